@@ -40,6 +40,14 @@ const (
 	RejoinStep  StepName = "rejoin"
 )
 
+// The steps of an undo, in order. An undo has a phase of its own in the assignment, before any site is touched.
+const (
+	UndoMark   StepName = "undo"        // assignment → undoing
+	UndoTarget StepName = "undo-target" // target read-only, its replica runs again, the old source's semi-sync has its clients
+	UndoSource StepName = "undo-source" // old instances writable
+	UndoServe  StepName = "undo-serve"  // assignment → serving(old)
+)
+
 // Plan is one switch. Its ID is never used again, also not after an undo.
 type Plan struct {
 	ID         string              `json:"id"`
