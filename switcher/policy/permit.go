@@ -1,0 +1,69 @@
+package policy
+
+import (
+	"github.com/baton-ha/baton/detector/health"
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/switcher/plan"
+)
+
+// Permit says whether an operator's command may start, and as what. Force skips only the observers' quorum, and with AcceptLoss
+// the evidence of the old side and the RPO policy; never the fence, the wait or a compare (PROTOCOL 8).
+func Permit(c cluster.Cluster, f Facts, l Limits, cmd plan.Command) Decision {
+	active := f.Assignment.Site
+	switch {
+	case f.StoreAge > l.Fresh:
+		d, _ := idle(f, l)
+		return d
+	case f.Running != "":
+		return no(SwitchRunning, "switch %s is under way: wait for its end, `baton history %s` shows it", f.Running, f.Running)
+	case (cmd.Force || cmd.AcceptLoss) && cmd.Reason == "":
+		return no(NeedsReason, "--force and --accept-loss need --reason TEXT: it is kept in the history")
+	}
+	if cmd.Do == "release" {
+		if active == "" {
+			return no(NobodyServes, "nobody serves, there is nothing to release")
+		}
+		return Decision{Act: true, Kind: plan.GiveUp, From: active, Reason: Asked, Text: cmd.Reason}
+	}
+	to, d := destination(c, f, cmd)
+	if to == "" {
+		return d
+	}
+	kind := plan.Switchover
+	switch {
+	case active == "":
+		kind = plan.First
+	case f.Sites[active].State != health.Up && f.Sites[active].State != health.Busy:
+		if f.Sites[active].State != health.Down && !cmd.Force {
+			return no(SourceUnhealthy, "site %s is %s (%s): no quorum says up or down, so neither a planned switch nor a failover is right; `--force --reason` skips the quorum", active, orUnknown(f.Sites[active].State), f.Sites[active].Text)
+		}
+		kind = plan.Failover
+	}
+	if kind != plan.First {
+		if d := candidate(to, f, l, cmd.Force && cmd.AcceptLoss); d.Reason != "" && (d.Reason != TargetDown || !cmd.Force) {
+			return d
+		}
+	}
+	return Decision{Act: true, Kind: kind, From: active, To: to, Reason: Asked, Text: cmd.Reason}
+}
+
+func destination(c cluster.Cluster, f Facts, cmd plan.Command) (cluster.SiteName, Decision) {
+	active := f.Assignment.Site
+	if cmd.To == "" {
+		if active == "" {
+			return "", no(UnknownSite, "nobody serves: say which site is to serve with --to SITE")
+		}
+		others := c.Others(active)
+		if len(others) == 0 {
+			return "", no(NoTarget, "there is no other site")
+		}
+		return others[0].Name, Decision{}
+	}
+	if _, ok := c.Site(cmd.To); !ok {
+		return "", no(UnknownSite, "site %s is not configured", cmd.To)
+	}
+	if cmd.To == active {
+		return "", no(AlreadyThere, "site %s serves already", cmd.To)
+	}
+	return cmd.To, Decision{}
+}
