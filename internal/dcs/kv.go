@@ -60,9 +60,10 @@ type Result struct {
 	Reads    [][]Item // one slice for each Get or GetPrefix of the branch that ran, in order
 }
 
-// Batch is one message of a watch.
+// Batch is one message of a watch. One without items tells that nothing changed: the member that serves the watch
+// answered a linearizable read after the last message, and everything up to Revision has been delivered.
 type Batch struct {
-	Revision int64
+	Revision int64 // of the message's header; it may run ahead of the items, which are complete up to their own Mod only
 	Items    []Item
 	Received time.Time // with monotonic reading: when this process received it
 }
@@ -70,8 +71,10 @@ type Batch struct {
 // KV is a linearizable store: etcd, or the simulation's.
 type KV interface {
 	// Txn runs then if every compare holds, else els, atomically and linearizably. Keys are absolute.
+	// Any error but ErrUnknownOutcome says that the transaction has not taken effect and never will.
 	Txn(ctx context.Context, cmps []Cmp, then, els []Op) (Result, error)
 	// Watch calls fn for every change under prefix after the revision, in order, until ctx ends or the watch is lost
 	// (ErrWatchLost, ErrCompacted). No message for longer than silence counts as lost; 0 means no limit. It blocks.
+	// When ctx ends it returns the context's cause. The items of one revision are never split over two batches.
 	Watch(ctx context.Context, prefix string, after int64, silence time.Duration, fn func(Batch)) error
 }
