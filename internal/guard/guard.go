@@ -1,0 +1,228 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/dcs"
+	"github.com/baton-ha/baton/internal/lease"
+)
+
+// Config is one guard: the site that it serves, its lease and its outside.
+type Config struct {
+	Site        cluster.SiteName
+	Node        cluster.NodeName
+	Incarnation string // one per life of the daemon
+	Level       cluster.GateLevel
+	Terms       lease.Terms
+	Keys        dcs.Keys
+	Store       Store
+	Gate        Gate
+	Binder      Binder
+	Wire        Wire
+	Data        Data
+	Memory      Memory
+	Now         func() lease.Boot // CLOCK_BOOTTIME
+	Log         *slog.Logger
+}
+
+// Guard follows the assignment for one site.
+type Guard struct {
+	Config
+	states chan dcs.State
+	status statusBox
+
+	// The fields below belong to the goroutine of Run.
+	last      dcs.State // the newest state handed in
+	follow    dcs.Versioned[cluster.Assignment]
+	firstSeen time.Time // of follow, by the monotonic clock
+	tenure    *tenure   // nil: not serving and not about to
+	holder    holding
+	renewed   chan renewal
+	opened    chan opening
+	retry     <-chan time.Time // the next try to serve after one that failed
+	installed bool
+	prober    context.CancelFunc
+	clients   atomic.Pointer[[]string] // as published last
+	fenced    bool                     // this guard set its MySQL read-only when its lease ended by itself
+}
+
+// tenure is one time of serving, from the sight of the assignment to the release.
+type tenure struct {
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	since   time.Time
+	own     bool          // this host held the lease already: a restart, with nothing to wait for
+	busy    bool          // a renewal is under way
+	grant   grant         // of the newest renewal that succeeded
+	binding bool          // bind runs
+	bound   bool          // the address is on the host
+	open    bool          // the gate was opened by this tenure
+	facts   Facts         // for the journal
+	done    chan struct{} // closed when the announcer has ended; nil before it began
+}
+
+// grant is what a renewal allows.
+type grant struct {
+	word     uint64     // of the gate before the send: the only word that may be swapped
+	deadline lease.Boot // 0: none yet
+}
+
+// holding is what this incarnation wrote into holder last.
+type holding struct {
+	mod    int64 // 0: nothing; the answer to an unknown outcome corrects it
+	seq    int64
+	mac    string
+	shared time.Time // when the clients were looked at last
+}
+
+// New returns a guard. Nothing is touched before Run.
+func New(c Config) *Guard {
+	return &Guard{
+		Config: c, states: make(chan dcs.State, 1),
+		renewed: make(chan renewal, 1), opened: make(chan opening, 1),
+	}
+}
+
+// Observe hands the newest state to the guard; it never blocks, and an unread older one is dropped.
+func (g *Guard) Observe(s dcs.State) {
+	for {
+		select {
+		case g.states <- s:
+			return
+		default:
+		}
+		select {
+		case <-g.states:
+		default:
+		}
+	}
+}
+
+// Run follows the assignment until ctx ends or the guard is replaced (ErrReplaced). At its end it cuts nothing: address and gate
+// stay as they are until the lease ends or a successor takes them up.
+func (g *Guard) Run(ctx context.Context) error {
+	tick := time.NewTicker(g.Terms.RenewEvery())
+	defer tick.Stop()
+	defer g.stopAnnouncing()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-g.states:
+			g.last = s
+			err = g.see(ctx, s.Assignment)
+		case <-tick.C:
+			err = g.beat(ctx)
+		case r := <-g.renewed:
+			err = g.settle(ctx, r)
+		case o := <-g.opened:
+			err = g.settleOpening(ctx, o)
+		case <-g.retry:
+			g.retry = nil
+			err = g.begin(ctx)
+		}
+		switch {
+		case errors.Is(err, ErrReplaced):
+			return err
+		case err != nil:
+			g.Log.Error("guard step", slog.Any("err", err), slog.String("site", string(g.Site)))
+		}
+		g.publish()
+	}
+}
+
+// see takes a newer assignment up. Older ones (a late watch message after an answer to a renewal) are ignored.
+func (g *Guard) see(ctx context.Context, a dcs.Versioned[cluster.Assignment]) error {
+	if a.Mod == 0 || a.Mod <= g.follow.Mod {
+		return nil
+	}
+	if err := g.Memory.Admit(a.Value.Epoch, a.Mod); err != nil {
+		return fmt.Errorf("follow assignment of epoch %d: %w", a.Value.Epoch, err)
+	}
+	g.follow, g.firstSeen = a, time.Now()
+	g.Log.Info("assignment", slog.Int64("epoch", a.Value.Epoch), slog.String("phase", string(a.Value.Phase)),
+		slog.String("site", string(a.Value.Site)), slog.String("switch", a.Value.Switch))
+	mine := a.Value.Serves(g.Site)
+	if mine && g.tenure == nil {
+		return g.begin(ctx)
+	}
+	g.retry = nil
+	if mine {
+		return nil // an undo gave it back while still held: the next renewal compares the new revision
+	}
+	if err := g.ready(ctx); err != nil {
+		return err
+	}
+	if a.Value.To == g.Site && a.Value.Phase == cluster.Switching {
+		g.probe(ctx)
+	}
+	if g.tenure != nil {
+		return g.release(ctx, a)
+	}
+	return g.clean(ctx)
+}
+
+// ready installs the gate shut, once, before anything else is touched. A site that no assignment has ever named is left alone: its
+// VIP may be served by somebody whom Baton does not know yet.
+func (g *Guard) ready(ctx context.Context) error {
+	if g.installed {
+		return nil
+	}
+	if err := g.Gate.Install(ctx, 0); err != nil {
+		return fmt.Errorf("install gate: %w", err)
+	}
+	g.installed = true
+	return nil
+}
+
+// clean takes a leftover address off a host that does not serve: of a crash, or of a keepalived that outlived its daemon.
+func (g *Guard) clean(ctx context.Context) error {
+	held, err := g.Binder.Held(ctx)
+	if err != nil || !held {
+		return err
+	}
+	g.Log.Warn("the VIP is on this host although another site is assigned: it is taken off", slog.String("site", string(g.Site)))
+	_, err = g.Binder.Unbind(ctx)
+	return err
+}
+
+// probe asks the wire for the VIP while a switch to this site is under way, so that at the commit the silence is already known.
+func (g *Guard) probe(ctx context.Context) {
+	if g.prober != nil {
+		return
+	}
+	ctx, g.prober = context.WithCancel(ctx)
+	go func() {
+		if err := g.Wire.Probe(ctx); err != nil && ctx.Err() == nil {
+			g.Log.Error("probe for the VIP", slog.Any("err", err))
+		}
+	}()
+}
+
+func (g *Guard) stopProbing() {
+	if g.prober != nil {
+		g.prober()
+		g.prober = nil
+	}
+}
+
+func (g *Guard) stopAnnouncing() {
+	if g.tenure != nil {
+		g.tenure.end(errors.New("the daemon ends"))
+	}
+}
+
+// end stops all that the tenure runs, and waits for the announcer: a frame sent after the release would poison clients.
+func (t *tenure) end(why error) {
+	t.cancel(why)
+	if t.done != nil {
+		<-t.done
+	}
+}

@@ -1,0 +1,319 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"time"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/dcs"
+	"github.com/baton-ha/baton/internal/lease"
+	"github.com/baton-ha/baton/switcher/plan"
+)
+
+// renewal is a finished attempt: what it compared, what it found before the send, and its answer.
+type renewal struct {
+	tenure *tenure
+	grant  grant
+	seq    int64
+	answer dcs.Renewed
+	err    error
+}
+
+// opening is a finished try to put the address on the host.
+type opening struct {
+	tenure *tenure
+	facts  Facts
+	err    error
+}
+
+// begin starts a tenure. The address is bound and the lease taken side by side; the gate opens when both are there.
+func (g *Guard) begin(ctx context.Context) error {
+	h := g.last.Holder
+	own := h.Mod != 0 && h.Value.Site == g.Site && h.Value.Node == g.Node
+	if !own || g.holder.mod != 0 {
+		// Shut first: nothing may be heard before the lease. A restarted daemon's gate is replaced with its own new deadline.
+		if err := g.ready(ctx); err != nil {
+			return err
+		}
+	}
+	t := &tenure{since: time.Now(), own: own, facts: Facts{}}
+	t.ctx, t.cancel = context.WithCancelCause(ctx)
+	g.tenure = t
+	g.holder.seq = max(g.holder.seq, h.Value.Seq)
+	if !own {
+		g.probe(t.ctx)
+		g.bind(t)
+	}
+	g.renew(t)
+	return nil
+}
+
+// bind runs beside the renewals: evidence, silence, address. A host that held the lease before binds after its first renewal, since
+// its address may have gone with the old lease's end.
+func (g *Guard) bind(t *tenure) {
+	if t.binding {
+		return
+	}
+	t.binding = true
+	a, first := g.follow, g.firstSeen
+	go func() {
+		o := opening{tenure: t, facts: Facts{}}
+		o.err = g.open(t, a, first, o.facts)
+		select {
+		case g.opened <- o:
+		case <-t.ctx.Done():
+		}
+	}()
+}
+
+func (g *Guard) open(t *tenure, a dcs.Versioned[cluster.Assignment], first time.Time, facts Facts) error {
+	if !t.own {
+		if err := g.awaitEvidence(t.ctx, a.Value, first); err != nil {
+			return err
+		}
+		if err := g.awaitSilence(t.ctx, a, first, facts); err != nil {
+			return err
+		}
+		n, err := g.Wire.Destroy(t.ctx) // sessions of an earlier tenure would come alive again with the address
+		if err != nil {
+			g.Log.Warn("destroy sockets of an earlier tenure", slog.Any("err", err))
+		}
+		facts["zombies"] = fmt.Sprint(n)
+	}
+	began := time.Now()
+	f, err := g.Binder.Bind(t.ctx, g.Terms.D)
+	maps.Copy(facts, f)
+	facts["bind_ms"] = millis(time.Since(began))
+	if err != nil {
+		return fmt.Errorf("bind the VIP: %w", err)
+	}
+	return nil
+}
+
+// awaitEvidence waits a whole lease from this guard's own first sight when the assignment does not say why the old VIP is silent.
+func (g *Guard) awaitEvidence(ctx context.Context, a cluster.Assignment, first time.Time) error {
+	if a.Release != nil && a.Release.Epoch == a.Epoch {
+		return nil
+	}
+	g.Log.Warn("the assignment has no evidence that the old VIP is silent: its lease is waited out", slog.Int64("epoch", a.Epoch))
+	timer := time.NewTimer(time.Until(first.Add(g.Terms.Span() + cluster.GateValidLft.Slack())))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// What RFC 5227 probes must have found before the address is bound: 30 ms without an answer after an acknowledged release, three
+// probes of 50 ms after one that was only waited for.
+const (
+	silenceAcknowledged = 30 * time.Millisecond
+	silenceWaited       = 150 * time.Millisecond
+)
+
+func (g *Guard) awaitSilence(ctx context.Context, a dcs.Versioned[cluster.Assignment], first time.Time, facts Facts) error {
+	need := silenceWaited
+	if r := a.Value.Release; r != nil && (r.Incarnation != "" || r.None) {
+		need = silenceAcknowledged
+	}
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	told := ""
+	for {
+		s := g.Wire.Silence()
+		if s.Probes >= 2 && time.Since(s.Since) >= need {
+			facts["silence_ms"] = millis(time.Since(s.Since))
+			return nil
+		}
+		if mac := s.MAC.String(); mac != told && s.At.After(first) {
+			told = mac
+			g.Log.Warn("somebody else answers for the VIP: it is not bound until he is silent; find the host with this MAC", slog.String("mac", mac))
+			g.sayUnbound(ctx, a, "the host with MAC "+mac+" answers for the VIP: find it and take the address off")
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// settleOpening notes that the address is there, or plans another try.
+func (g *Guard) settleOpening(ctx context.Context, o opening) error {
+	t := o.tenure
+	if t != g.tenure {
+		return nil
+	}
+	t.binding = false
+	if o.err != nil {
+		t.end(o.err)
+		g.tenure = nil
+		g.retry = time.After(g.Terms.RenewEvery())
+		g.sayUnbound(ctx, g.follow, o.err.Error())
+		return fmt.Errorf("serve site %s: %w", g.Site, o.err)
+	}
+	maps.Copy(t.facts, o.facts)
+	if mac := o.facts["mac"]; mac != "" {
+		g.holder.mac = mac
+	}
+	t.bound = true
+	return g.advance(ctx, t)
+}
+
+// beat renews, or notices that the lease has ended by itself.
+func (g *Guard) beat(ctx context.Context) error {
+	t := g.tenure
+	if t == nil {
+		return nil
+	}
+	if t.open && g.Now() >= t.grant.deadline {
+		return g.lapse(ctx, t)
+	}
+	if !t.busy {
+		g.renew(t)
+	}
+	return nil
+}
+
+// renew sends one attempt. The word is read and the clock is taken before the send (PROTOCOL 2.2, 2.3).
+func (g *Guard) renew(t *tenure) {
+	t.busy = true
+	g.holder.seq++
+	h := cluster.Holder{
+		Site: g.Site, Node: g.Node, Incarnation: g.Incarnation, Seq: g.holder.seq, Gate: g.Level,
+		MAC: g.holder.mac,
+	}
+	mod, last := g.follow.Mod, g.holder.mod
+	if last == 0 {
+		last = -1 // this incarnation's first: it takes the lease over from any other
+	}
+	r := renewal{tenure: t, seq: h.Seq}
+	go func() {
+		ctx, cancel := context.WithTimeoutCause(t.ctx, g.Terms.AttemptTimeout(), errors.New("renewal took longer than an eighth of the lease"))
+		defer cancel()
+		r.grant.word = g.Gate.Word()
+		r.grant.deadline = g.Terms.Deadline(g.Now())
+		r.answer, r.err = g.Store.Renew(ctx, mod, last, h)
+		select {
+		case g.renewed <- r:
+		case <-t.ctx.Done():
+		}
+	}()
+}
+
+// settle takes the answer of a renewal in.
+func (g *Guard) settle(ctx context.Context, r renewal) error {
+	t := r.tenure
+	if t != g.tenure {
+		return nil
+	}
+	t.busy = false
+	if r.err != nil {
+		return r.err // its outcome may be unknown: the next attempt's compare tells
+	}
+	if !r.answer.OK {
+		return g.follows(ctx, t, r.answer)
+	}
+	g.holder.mod = r.answer.Revision
+	if t.open {
+		if err := g.Gate.Swap(r.grant.word, r.grant.deadline); err != nil {
+			return g.stop(ctx, t, fmt.Errorf("extend the gate: %w", err))
+		}
+		t.grant = r.grant
+		return g.keep(ctx, t)
+	}
+	t.grant = r.grant
+	return g.advance(ctx, t)
+}
+
+// follows reads the else-branch: what changed, and does it still let us serve?
+func (g *Guard) follows(ctx context.Context, t *tenure, a dcs.Renewed) error {
+	if a.Assignment.Mod != g.follow.Mod {
+		if err := g.see(ctx, a.Assignment); err != nil || g.tenure != t {
+			return err
+		}
+	}
+	switch h := a.Holder; {
+	case h.Mod != 0 && h.Value.Incarnation != g.Incarnation && h.Value.Site == g.Site && g.holder.mod != 0:
+		return ErrReplaced
+	case h.Mod != 0 && h.Value.Incarnation == g.Incarnation:
+		g.holder.mod = h.Mod // an attempt without an answer did take effect
+	}
+	g.renew(t)
+	return nil
+}
+
+// advance opens the gate once lease and address are both there.
+func (g *Guard) advance(ctx context.Context, t *tenure) error {
+	if t.grant.deadline == 0 {
+		return nil
+	}
+	if !g.installed {
+		// A restart: the deadline comes from our own renewal, never out of the predecessor's map, and replaces it in one step.
+		if err := g.Gate.Install(ctx, t.grant.deadline); err != nil {
+			return g.stop(ctx, t, fmt.Errorf("take the gate over: %w", err))
+		}
+		g.installed, t.open = true, true
+	}
+	if !t.bound {
+		g.bind(t)
+		return nil
+	}
+	if t.done != nil {
+		return nil
+	}
+	if !t.open {
+		if err := g.Gate.Verify(ctx); err != nil {
+			return g.stop(ctx, t, fmt.Errorf("verify gate: %w", err))
+		}
+		if err := g.Gate.Swap(t.grant.word, t.grant.deadline); err != nil {
+			return g.stop(ctx, t, fmt.Errorf("open the gate: %w", err))
+		}
+		t.open = true
+	}
+	g.stopProbing()
+	g.serve(ctx, t)
+	return nil
+}
+
+// serve announces, and makes the dead holder's clients notice.
+func (g *Guard) serve(ctx context.Context, t *tenure) {
+	t.done = make(chan struct{})
+	a, old, tickled := g.follow, g.last.Clients, false
+	epoch, id := a.Value.Epoch, a.Value.Switch
+	owned := func() error {
+		switch {
+		case t.ctx.Err() != nil:
+			return context.Cause(t.ctx)
+		case lease.Boot(g.Gate.Word()) <= g.Now():
+			return fmt.Errorf("announce: the lease has ended")
+		}
+		return nil
+	}
+	first := func(mac net.HardwareAddr) {
+		b := plan.Bound{Incarnation: g.Incarnation, Epoch: epoch, At: time.Now(), Took: time.Since(t.since), MAC: mac.String(), Facts: t.facts}
+		g.Log.Info("VIP served: gate open, address bound, gratuitous ARP sent", slog.Int64("epoch", epoch),
+			slog.String("switch", id), slog.Duration("took", b.Took), slog.String("mac", b.MAC))
+		g.say(t.ctx, a, b)
+		for site, c := range old {
+			if site != g.Site && !tickled && !t.own {
+				g.tickle(t.ctx, c.Value)
+			}
+		}
+		tickled = true
+	}
+	go func() {
+		defer close(t.done)
+		if err := g.Wire.Announce(t.ctx, owned, first); err != nil && t.ctx.Err() == nil {
+			g.Log.Error("announce the VIP", slog.Any("err", err))
+		}
+	}()
+	g.unfence(ctx)
+}
