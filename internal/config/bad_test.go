@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/baton-ha/baton/switcher/policy"
 )
 
 // bad is one mistake each: what is changed in bank.yaml, old and new in turn. The messages are in testdata/bad.golden.
@@ -140,7 +142,7 @@ func FuzzParse(f *testing.F) {
 		if err := c.Cluster.Validate(); err != nil {
 			t.Errorf("accepted a cluster that is not valid: %v", err)
 		}
-		if c.Mode == Automatic && len(c.Cluster.Nodes) < 3 {
+		if c.Mode == policy.Automatic && len(c.Cluster.Nodes) < 3 {
 			t.Error("accepted automatic with fewer than three nodes")
 		}
 		if c.Self().Name != c.Node || len(c.Etcd.Endpoints) == 0 {

@@ -10,17 +10,9 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/baton-ha/baton/accumulator"
 	"github.com/baton-ha/baton/internal/cluster"
-)
-
-// Mode says how far Baton goes. It must be given.
-type Mode string
-
-// The modes (DESIGN 3). Automatic needs three nodes and a `baton check` without critical findings.
-const (
-	Observe   Mode = "observe"   // probes and logs
-	Advise    Mode = "advise"    // says what it would do; touches nothing
-	Automatic Mode = "automatic" // switches by itself
+	"github.com/baton-ha/baton/switcher/policy"
 )
 
 // Bind says who puts the VIP on the interface. What is missing is an error, never a silent other way.
@@ -41,16 +33,6 @@ const (
 	DualMaster Replication = "dual-master"
 )
 
-// Rule says how failed samples become a verdict (DESIGN 4).
-type Rule string
-
-// The rules.
-const (
-	Cumulative  Rule = "cumulative"  // Failures within Window
-	Consecutive Rule = "consecutive" // Failures in a row
-	Bucket      Rule = "bucket"      // leaky bucket with fixed weights
-)
-
 // Scope says whose window decides.
 type Scope string
 
@@ -65,7 +47,7 @@ type Config struct {
 	Path        string // as given; the place in every message
 	Cluster     cluster.Cluster
 	Node        cluster.NodeName // which of Cluster.Nodes this host is
-	Mode        Mode
+	Mode        policy.Mode
 	Profile     cluster.Profile // with the overrides of detection
 	Bind        Bind
 	RouterID    uint8 // keepalived's virtual_router_id of the first site; the next sites count on from it
@@ -133,10 +115,7 @@ type TLS struct {
 
 // Detection says when a site is down.
 type Detection struct {
-	Rule          Rule
-	Failures      int           // that trip the rule
-	Window        time.Duration // of the cumulative rule, and of H of the site
-	Recover       int           // good samples in a row that leave down
+	Rule          accumulator.Config // of every window; its Window is also that of H
 	Scope         Scope
 	MySQLFailures int // how many MySQL instances of a site must be down; 1 is the paper's "any"
 }
@@ -176,6 +155,14 @@ func (c Config) Self() cluster.Node {
 		}
 	}
 	return cluster.Node{}
+}
+
+// Limits are the policy's limits. A view of etcd older than D decides nothing: by then a lease could have ended unseen.
+func (c Config) Limits() policy.Limits {
+	return policy.Limits{
+		Observers: len(c.Cluster.Nodes), Fresh: c.Profile.Lease, Cooldown: c.Policy.Cooldown,
+		Budget: c.Policy.Switches, BudgetSpan: 24 * time.Hour, Grace: c.Profile.Grace, Zero: c.Policy.RPO.Zero,
+	}
 }
 
 // Site is the site that this host serves; false on a witness.

@@ -16,7 +16,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/baton-ha/baton/accumulator"
 	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/switcher/policy"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -74,7 +76,7 @@ func TestSmallestFile(t *testing.T) {
 		{"replication", c.Replication, OneWay},
 		{"state_dir", c.StateDir, "/run/baton"},
 		{"rpo", c.Policy.RPO, RPO{Zero: true}},
-		{"detection", c.Detection, Detection{Cumulative, 6, 6 * time.Second, 6, ScopeTarget, 1}},
+		{"detection", c.Detection, Detection{accumulator.Steady(), ScopeTarget, 1}},
 		{"mycat of a", a.Mycat.SQL, netip.MustParseAddrPort("10.77.0.11:8066")},
 		{"management of a", a.Mycat.Admin, netip.MustParseAddrPort("10.77.0.11:9066")},
 		{"schema", a.Mycat.Schema, "bank"},
@@ -100,6 +102,15 @@ func TestHostnameIsTheDefaultNode(t *testing.T) {
 	}
 }
 
+func TestEveryRuleIsOneThatTheAccumulatorTakes(t *testing.T) {
+	for _, detection := range []string{"{}", "{rule: bucket}", "{rule: consecutive, failures: 3}", "{rule: consecutive, scope: site, window: 9s}", "{failures: 1000, window: 1h}"} {
+		c := mustParse(t, good(t, "bank.yaml")+"detection: "+detection+"\n")
+		if _, err := accumulator.New(c.Detection.Rule); err != nil {
+			t.Errorf("%s: %v", detection, err)
+		}
+	}
+}
+
 func TestFullFile(t *testing.T) {
 	c := mustParse(t, good(t, "full.yaml"))
 	want := cluster.Fast()
@@ -110,7 +121,7 @@ func TestFullFile(t *testing.T) {
 		got, want any
 	}{
 		{"profile", c.Profile, want},
-		{"detection", c.Detection, Detection{Cumulative, 4, 2 * time.Second, 20, ScopeSite, 2}},
+		{"detection", c.Detection, Detection{accumulator.Config{Rule: accumulator.Cumulative, Failures: 4, Window: 2 * time.Second, Clear: 20}, ScopeSite, 2}},
 		{"policy", c.Policy, Policy{RPO{false, 100, 5 * time.Second}, 5 * time.Minute, 2}},
 		{"mycat of b", b.Mycat.SQL, netip.MustParseAddrPort("10.77.1.12:8067")},
 		{"VIP's port", c.Cluster.VIP.Port, uint16(8067)},
@@ -123,6 +134,7 @@ func TestFullFile(t *testing.T) {
 		{"server name", c.Etcd.TLS.ServerName, "etcd.bank"},
 		{"election", c.Etcd.Election, 300 * time.Millisecond},
 		{"warnings", len(c.Warnings), 0},
+		{"limits", c.Limits(), policy.Limits{Observers: 3, Fresh: 1500 * time.Millisecond, Cooldown: 5 * time.Minute, Budget: 2, BudgetSpan: 24 * time.Hour, Grace: time.Second}},
 		{"member", c.IsMember(), false},
 	} {
 		if check.got != check.want {

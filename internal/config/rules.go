@@ -7,7 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/baton-ha/baton/accumulator"
 	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/switcher/policy"
 )
 
 // check fills in what one part of the file takes from another, and looks for what no single key shows.
@@ -68,7 +70,7 @@ func (r *read) nodeNames() string {
 
 // checkAutomatic: two observers cannot outvote a broken one, and two members of etcd lose their quorum with either.
 func (r *read) checkAutomatic() {
-	if r.c.Mode != Automatic {
+	if r.c.Mode != policy.Automatic {
 		return
 	}
 	if n := len(r.c.Cluster.Nodes); n < 3 && !r.wrong("nodes") {
@@ -116,16 +118,16 @@ func (r *read) checkDetection() {
 	if r.wrong("detection") {
 		return
 	}
-	switch d.Rule {
-	case Cumulative:
-		if need := p.Interval * (time.Duration(d.Failures) - 1); d.Window < need {
-			r.fail(r.place("detection"), "detection.window", "%d failures, one every %s, take %s and never fit into a window of %s: lengthen the window or lower failures", d.Failures, p.Interval, need, d.Window)
+	switch d.Rule.Rule {
+	case accumulator.Cumulative:
+		if need := p.Interval * (time.Duration(d.Rule.Failures) - 1); d.Rule.Window < need {
+			r.fail(r.place("detection"), "detection.window", "%d failures, one every %s, take %s and never fit into a window of %s: lengthen the window or lower failures", d.Rule.Failures, p.Interval, need, d.Rule.Window)
 		}
-	case Consecutive:
+	case accumulator.Consecutive:
 		if window && d.Scope == ScopeTarget {
 			r.fail(r.place("detection.window"), "detection.window", "rule consecutive counts failures in a row and has no window: leave it out")
 		}
-	case Bucket:
+	case accumulator.Bucket:
 		if failures || window && d.Scope == ScopeTarget {
 			r.fail(r.place("detection"), "detection.failures", "rule bucket has fixed weights (4 a failure, -1 a success, down at 20): leave failures and window out")
 		}

@@ -12,7 +12,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/baton-ha/baton/accumulator"
 	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/switcher/policy"
 )
 
 // Defaults that the file may leave out.
@@ -30,20 +32,18 @@ const (
 // well under D, because D has to outlast a change of etcd's leader (PROTOCOL 2.5).
 type preset struct {
 	profile             cluster.Profile
-	failures            int
-	window              time.Duration
-	recover             int
+	rule                accumulator.Config
 	heartbeat, election time.Duration
 	cooldown            time.Duration
 }
 
 var presets = map[string]preset{
 	"steady": {
-		profile: cluster.Steady(), failures: 6, window: 6 * time.Second, recover: 6,
+		profile: cluster.Steady(), rule: accumulator.Steady(),
 		heartbeat: 100 * time.Millisecond, election: time.Second, cooldown: 10 * time.Minute,
 	},
 	"fast": {
-		profile: cluster.Fast(), failures: 3, window: time.Second, recover: 10,
+		profile: cluster.Fast(), rule: accumulator.Fast(),
 		heartbeat: 30 * time.Millisecond, election: 300 * time.Millisecond, cooldown: time.Minute,
 	},
 }
@@ -68,7 +68,7 @@ func (r *read) file(root *yaml.Node) {
 	r.object(root, "",
 		field{"cluster", scalar(r.decoder, &c.Cluster.Name, word), "write cluster: NAME"},
 		field{"node", scalar(r.decoder, &c.Node, text[cluster.NodeName]), ""},
-		field{"mode", oneOf(r.decoder, &c.Mode, Observe, Advise, Automatic), "write mode: advise to begin with; automatic switches by itself"},
+		field{"mode", oneOf(r.decoder, &c.Mode, policy.Observe, policy.Advise, policy.Automatic), "write mode: advise to begin with; automatic switches by itself"},
 		field{"profile", oneOf(r.decoder, &r.profile, "steady", "fast"), ""},
 		field{"bind", oneOf(r.decoder, &c.Bind, BindKeepalived, BindNetlink), ""},
 		field{"vip", r.vip, "write vip: {address: 10.0.0.100, interface: eth0}"},
@@ -100,7 +100,7 @@ func (r *read) defaults(root *yaml.Node) {
 	}
 	p := presets[r.profile]
 	r.c.Profile = p.profile
-	r.c.Detection = Detection{Rule: Cumulative, Failures: p.failures, Window: p.window, Recover: p.recover, Scope: ScopeTarget, MySQLFailures: 1}
+	r.c.Detection = Detection{Rule: p.rule, Scope: ScopeTarget, MySQLFailures: 1}
 	r.c.Policy = Policy{RPO: RPO{Zero: true}, Cooldown: p.cooldown, Switches: 3}
 	r.c.Etcd.Heartbeat, r.c.Etcd.Election = p.heartbeat, p.election
 	r.c.Bind, r.c.Replication, r.c.StateDir = BindKeepalived, OneWay, defaultStateDir
@@ -148,10 +148,10 @@ func (r *read) mycat(n *yaml.Node, path string) {
 func (r *read) detection(n *yaml.Node, path string) {
 	t, p := &r.c.Detection, &r.c.Profile
 	r.object(n, path,
-		field{"rule", oneOf(r.decoder, &t.Rule, Cumulative, Consecutive, Bucket), ""},
-		field{"failures", scalar(r.decoder, &t.Failures, between(2, 1000)), ""},
-		field{"window", scalar(r.decoder, &t.Window, duration(0, time.Hour)), ""},
-		field{"recover", scalar(r.decoder, &t.Recover, between(1, 1000)), ""},
+		field{"rule", oneOf(r.decoder, &t.Rule.Rule, accumulator.Cumulative, accumulator.Consecutive, accumulator.Bucket), ""},
+		field{"failures", scalar(r.decoder, &t.Rule.Failures, between(2, 1000)), ""},
+		field{"window", scalar(r.decoder, &t.Rule.Window, duration(0, time.Hour)), ""},
+		field{"recover", scalar(r.decoder, &t.Rule.Clear, between(1, 1000)), ""},
 		field{"scope", oneOf(r.decoder, &t.Scope, ScopeTarget, ScopeSite), ""},
 		field{"mysql_failures", scalar(r.decoder, &t.MySQLFailures, anyOr), ""},
 		field{"interval", scalar(r.decoder, &p.Interval, duration(10*time.Millisecond, time.Minute)), ""},
@@ -159,6 +159,10 @@ func (r *read) detection(n *yaml.Node, path string) {
 		field{"probe_timeout", scalar(r.decoder, &p.ProbeTimeout, duration(10*time.Millisecond, time.Minute)), ""},
 		field{"grace", scalar(r.decoder, &p.Grace, duration(0, 10*time.Minute)), ""},
 	)
+	if t.Rule.Rule == accumulator.Bucket {
+		leaky := accumulator.Leaky()
+		t.Rule.Up, t.Rule.Down, t.Rule.Limit = leaky.Up, leaky.Down, leaky.Limit
+	}
 }
 
 func (r *read) policy(n *yaml.Node, path string) {
