@@ -38,6 +38,14 @@ type Target struct {
 	Shard cluster.ShardName `json:"shard,omitempty"` // of a MySQL instance; of a Mycat's sql factor, the dataNode's shard
 }
 
+// String names the target for people: "mysql b/s2", "mycat b", "site b".
+func (t Target) String() string {
+	if t.Shard == "" {
+		return string(t.Kind) + " " + string(t.Site)
+	}
+	return string(t.Kind) + " " + string(t.Site) + "/" + string(t.Shard)
+}
+
 // Sample is one look at one target by one factor.
 type Sample struct {
 	Target Target        `json:"target"`
@@ -70,6 +78,11 @@ type TargetState struct {
 	Trip   int      `json:"trip"`          // failures that trip the rule
 	Last   Sample   `json:"last"`          // the newest sample
 	Bad    []Sample `json:"bad,omitempty"` // the samples that are the evidence, newest last
+
+	// Frozen is set while the probe itself is wrongly configured, with what was answered. Such a probe never counts, and automatic
+	// switching is frozen as long as one is: what it would have seen nobody sees.
+	Frozen   string `json:"frozen,omitempty"`
+	Advisory bool   `json:"advisory,omitempty"` // never a reason for the site's state, only shown
 }
 
 // Verdict is what one observer believes of one site, with the samples that are its evidence.
@@ -83,6 +96,8 @@ type Verdict struct {
 	HTrip   int              `json:"h_trip"`
 	Reason  string           `json:"reason"` // one line for people: "mysql s2 port refused 3 of 3 in 1s"
 	Targets []TargetState    `json:"targets,omitempty"`
+
+	Frozen []string `json:"frozen,omitempty"` // probes whose configuration is wrong: "mysql a/s1 sql: config 1045 (...)"
 
 	LastGood time.Time `json:"last_good"` // last beat at which nothing of the site was abnormal
 	FirstBad time.Time `json:"first_bad"` // first abnormal sample of the present trouble
