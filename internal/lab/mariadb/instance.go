@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
-	"golang.org/x/sys/unix"
 
 	"github.com/baton-ha/baton/internal/lab/netns"
 )
@@ -28,14 +27,10 @@ const (
 
 // Instance is one server on one host.
 type Instance struct {
-	Host     *netns.Host
+	netns.Process
 	ServerID uint32
-	Source   bool // the source half of semi-sync is on in my.cnf
 
-	dir  string
-	log  *os.File
-	cmd  *exec.Cmd
-	dead chan struct{}
+	dir string
 }
 
 // NewInstance copies the seed into dir (a directory in memory; holes stay holes) and writes the server's configuration.
@@ -43,7 +38,8 @@ type Instance struct {
 // The source half of semi-sync goes into the configuration of the first site only: on a replica it makes the SQL thread itself
 // wait for an acknowledgement that nobody sends, and nothing is applied any more.
 func NewInstance(ctx context.Context, seed Seed, host *netns.Host, dir string, serverID uint32, source bool) (*Instance, error) {
-	in := &Instance{Host: host, ServerID: serverID, Source: source, dir: dir}
+	in := &Instance{ServerID: serverID, dir: dir}
+	in.Process = netns.Process{Name: "mysqld", Host: host, Args: []string{"mariadbd", "--defaults-file=" + in.path("my.cnf")}}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make directory of %s: %w", host.Name, err)
 	}
@@ -63,25 +59,9 @@ func (in *Instance) path(name string) string { return filepath.Join(in.dir, name
 
 // Start starts the server, on the data that is there, and waits until it answers.
 func (in *Instance) Start(ctx context.Context) error {
-	log, err := os.OpenFile(filepath.Join(in.Host.Dir, "log", "mysqld.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return fmt.Errorf("open log of %s: %w", in.Host.Name, err)
+	if err := in.Process.Start(); err != nil {
+		return err
 	}
-	cmd := exec.Command("mariadbd", "--defaults-file="+in.path("my.cnf"))
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := in.Host.Start(cmd); err != nil {
-		return errors.Join(err, log.Close())
-	}
-	in.cmd, in.log, in.dead = cmd, log, make(chan struct{})
-	go func() {
-		_ = cmd.Wait() // killed on purpose, most of the time
-		_ = log.Close()
-		close(in.dead)
-	}()
-	return in.ready(ctx)
-}
-
-func (in *Instance) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyBudget, errors.New("the server did not become ready"))
 	defer cancel()
 	tick := time.NewTicker(readyPoll)
@@ -92,39 +72,12 @@ func (in *Instance) ready(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-in.dead:
-			return fmt.Errorf("server of %s ended while starting: its log says why: %s", in.Host.Name, in.log.Name())
+		case <-in.Dead():
+			return fmt.Errorf("server of %s ended while starting: its log says why: %s", in.Host.Name, in.LogPath())
 		case <-ctx.Done():
 			return fmt.Errorf("wait for server of %s: %w: %w", in.Host.Name, context.Cause(ctx), err)
 		case <-tick.C:
 		}
-	}
-}
-
-// Signal sends a signal to the server: SIGKILL, SIGSTOP, SIGCONT.
-func (in *Instance) Signal(sig unix.Signal) error {
-	if !in.Alive() {
-		return fmt.Errorf("signal server of %s: it does not run", in.Host.Name)
-	}
-	if err := in.cmd.Process.Signal(sig); err != nil {
-		return fmt.Errorf("signal server of %s: %w", in.Host.Name, err)
-	}
-	if sig == unix.SIGKILL {
-		<-in.dead
-	}
-	return nil
-}
-
-// Alive says whether the server's process exists; a stopped one does.
-func (in *Instance) Alive() bool {
-	if in.dead == nil {
-		return false
-	}
-	select {
-	case <-in.dead:
-		return false
-	default:
-		return true
 	}
 }
 

@@ -28,7 +28,7 @@ type Host struct {
 	Name string
 	Addr netip.Addr // the zero Addr for the switch
 	MAC  net.HardwareAddr
-	Dir  string // private directories of the host, as seen from the box: etc, lib, run, log
+	Dir  string // of the host, as seen from the box: run (its /run, which no other host sees) and log
 
 	tid    int
 	inode  uint64
@@ -36,13 +36,6 @@ type Host struct {
 	parent *os.File // handle of the box's
 	work   chan func()
 	ended  chan struct{}
-}
-
-// privateDirs are the places that differ on every host: path on the host, directory under Host.Dir.
-var privateDirs = []struct{ path, dir string }{
-	{"/etc/baton", "etc"},
-	{"/var/lib/baton", "lib"},
-	{"/run", "run"},
 }
 
 // hostSysctls: a forwarding old holder would pass traffic on to the new one and hide every loss; a new namespace inherits the
@@ -53,7 +46,7 @@ var hostSysctls = map[string]string{
 	"net/ipv6/conf/default/disable_ipv6": "1",
 }
 
-// newHost makes the namespaces. With dir, the host gets private directories under it; the switch has none.
+// newHost makes the namespaces. With dir, the host gets a /run of its own under it; the switch has none.
 func newHost(name, dir string) (*Host, error) {
 	parent, err := os.Open("/proc/self/ns/net")
 	if err != nil {
@@ -110,7 +103,7 @@ func (h *Host) enter() error {
 }
 
 // mounts gives the host its own sysfs (it shows the interfaces of the namespace that mounted it), its own bpffs (pinned programs
-// must not be shared between hosts) and its private directories.
+// must not be shared between hosts) and its own /run.
 func (h *Host) mounts() error {
 	if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -124,16 +117,15 @@ func (h *Host) mounts() error {
 	if h.Dir == "" {
 		return nil
 	}
-	for _, d := range privateDirs {
-		source := filepath.Join(h.Dir, d.dir)
-		if err := errors.Join(os.MkdirAll(source, 0o755), os.MkdirAll(d.path, 0o755)); err != nil {
+	for _, dir := range []string{"run", "log"} {
+		if err := os.MkdirAll(filepath.Join(h.Dir, dir), 0o755); err != nil {
 			return err
 		}
-		if err := unix.Mount(source, d.path, "", unix.MS_BIND, ""); err != nil {
-			return fmt.Errorf("bind %s on %s: %w", source, d.path, err)
-		}
 	}
-	return os.MkdirAll(filepath.Join(h.Dir, "log"), 0o755)
+	if err := unix.Mount(filepath.Join(h.Dir, "run"), "/run", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind /run: %w", err)
+	}
+	return nil
 }
 
 // Do runs fn on the host's thread: what it opens, mounts or starts belongs to the host. fn must be short.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/baton-ha/baton/internal/lab/box"
 )
 
@@ -62,7 +64,11 @@ func TestFaultsAtTheSwitch(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if got := reaches(t, x, y); got != want {
+		got := reaches(t, x, y)
+		for deadline := time.Now().Add(10 * time.Second); want && !got && time.Now().Before(deadline); {
+			got = reaches(t, x, y) // a new carrier takes the kernel up to a second
+		}
+		if got != want {
 			t.Fatalf("%s: x reaches y = %v, want %v", name, got, want)
 		}
 		left, err := n.Clean(ctx)
@@ -89,14 +95,14 @@ func TestHostIsItsOwnMachine(t *testing.T) {
 	if x.Inode() == y.Inode() {
 		t.Fatal("two hosts in one namespace")
 	}
-	out, err := x.Output(exec.Command("sh", "-c", "uname -n; cat /proc/sys/net/ipv4/ip_forward; ls /sys/class/net; touch /etc/baton/mine"))
+	out, err := x.Output(exec.Command("sh", "-c", "uname -n; cat /proc/sys/net/ipv4/ip_forward; ls /sys/class/net; touch /run/mine"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, want := strings.Fields(string(out)), "x 0 eth0 lo"; strings.Join(got, " ") != want {
 		t.Fatalf("on x: %q, want %q", got, want)
 	}
-	out, err = y.Output(exec.Command("sh", "-c", "ls /etc/baton"))
+	out, err = y.Output(exec.Command("sh", "-c", "ls /run"))
 	if err != nil || len(out) != 0 {
 		t.Fatalf("y sees x's files: %q, %v", out, err)
 	}
@@ -120,5 +126,36 @@ func TestNoWayOut(t *testing.T) {
 	}
 	if err := box.CheckNet(inode); err != nil {
 		t.Fatalf("the box's own namespace counts as the machine's: %v", err)
+	}
+}
+
+func TestProcess(t *testing.T) {
+	n := pair(t)
+	p := &Process{Name: "idle", Host: host(t, n, "x"), Args: []string{"sh", "-c", "echo life; exec tail -f /dev/null"}}
+	if p.Alive() || p.Signal(unix.SIGSTOP) == nil {
+		t.Fatal("it lives before it was born")
+	}
+	check := func(what string, err error, alive bool) {
+		t.Helper()
+		if err != nil || p.Alive() != alive {
+			t.Fatalf("%s: alive = %v, want %v, error %v", what, p.Alive(), alive, err)
+		}
+	}
+	check("start", p.Start(), true)
+	if p.Start() == nil {
+		t.Fatal("started twice")
+	}
+	check("freeze", p.Signal(unix.SIGSTOP), true)
+	check("kill the frozen", p.Signal(unix.SIGKILL), false)
+	check("start again", p.Start(), true)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	check("stop", p.Stop(ctx), false)
+	check("start a third time", p.Start(), true)
+	check("freeze it", p.Signal(unix.SIGSTOP), true)
+	short, cancelShort := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancelShort()
+	if p.Stop(short) == nil || p.Alive() {
+		t.Fatal("a frozen program ended by itself, or survived")
 	}
 }

@@ -35,7 +35,7 @@ type Network struct {
 	rules  bool // the table of faults exists
 }
 
-// New builds the network; dir holds the hosts' private directories. An error leaves nothing behind once the box ends.
+// New builds the network; dir holds a directory for each host. An error leaves nothing behind once the box ends.
 func New(dir string, specs []Spec) (*Network, error) {
 	sw, err := newHost("switch", "")
 	if err != nil {
