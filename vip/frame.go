@@ -113,3 +113,7 @@ func listen(l link, protocol int, filter []bpf.RawInstruction) (*packet.Conn, er
 	}
 	return conn, nil
 }
+
+// closeLater closes a socket in the background: the kernel makes the closer of a packet socket wait for an RCU grace period, some 10 ms
+// that no switch should pay. It does not hear or send any more from the caller's view; errors of closing a reader mean nothing.
+func closeLater(conn *packet.Conn) { go func() { _ = conn.Close() }() }

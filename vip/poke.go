@@ -50,7 +50,7 @@ func (a *Announcer) Poke(ctx context.Context, owned func() error, targets []neti
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }()
+	defer closeLater(conn)
 	p := &poke{vip: a.cfg.VIP, mac: l.mac, conn: conn, open: open, start: time.Now(), owned: owned}
 	err = p.run(ctx)
 	return p.done, err

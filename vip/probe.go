@@ -283,7 +283,7 @@ func (p *Prober) Resolve(ctx context.Context, timeout time.Duration) (net.Hardwa
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = conn.Close() }()
+	defer closeLater(conn)
 	start := time.Now()
 	for turn := range 3 {
 		l, err := p.link(ctx)
