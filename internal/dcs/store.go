@@ -345,3 +345,12 @@ func (s *Store) Renew(ctx context.Context, assignmentMod, holderMod int64, h clu
 	}
 	return Renewed{Revision: r.Revision, Assignment: st.Assignment, Holder: st.Holder}, nil
 }
+
+// HolderOf decodes the holder that a transaction read; one that cannot be read counts as absent, as in a view.
+func HolderOf(it Item) Versioned[cluster.Holder] {
+	var v Versioned[cluster.Holder]
+	if err := into(nil, &v, Source{Item: it}); err != nil {
+		return Versioned[cluster.Holder]{Mod: it.Mod}
+	}
+	return v
+}

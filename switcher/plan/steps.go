@@ -61,6 +61,9 @@ var (
 	rejoinTable = []Step{
 		{RejoinStep, Executor, nil, Abort},
 	}
+	repairTable = []Step{
+		{RepairStep, Executor, nil, Abort},
+	}
 	undoTable = []Step{
 		{UndoMark, Controller, nil, Retry},
 		{UndoTarget, Executor, []StepName{UndoMark}, Retry},
@@ -75,7 +78,8 @@ var (
 )
 
 var tables = map[Kind][]Step{
-	First: firstTable, Failover: moveTable, Switchover: moveTable, GiveUp: giveUpTable, Rejoin: rejoinTable,
+	First: firstTable, Failover: moveTable, Switchover: moveTable, GiveUp: giveUpTable,
+	Rejoin: rejoinTable, Repair: repairTable,
 }
 
 // Table returns the steps of the plan's kind, in order.

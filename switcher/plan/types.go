@@ -20,6 +20,7 @@ const (
 	Switchover Kind = "switchover" // planned, both sites well
 	Rejoin     Kind = "rejoin"     // the old site comes back as replica
 	GiveUp     Kind = "release"    // the VIP is given up on purpose
+	Repair     Kind = "repair"     // an instance of the active site came back read-only
 )
 
 // StepName is the field's name of a step.
@@ -38,6 +39,7 @@ const (
 	Bind        StepName = "bind"
 	Verify      StepName = "verify"
 	RejoinStep  StepName = "rejoin"
+	RepairStep  StepName = "repair"
 )
 
 // The steps of an undo, in order. An undo has a phase of its own in the assignment, before any site is touched.
@@ -122,6 +124,7 @@ const (
 type Summary struct {
 	Plan
 	Outcome Outcome                    `json:"outcome"`
+	Why     string                     `json:"why,omitempty"` // of an abort, an undo, a switch that is stuck
 	Times   Times                      `json:"times"`
 	Ended   time.Time                  `json:"ended,omitzero"`
 	Took    time.Duration              `json:"took"`   // verdict (or the operator's word) to verified

@@ -1,0 +1,144 @@
+package switcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/dcs"
+	"github.com/baton-ha/baton/switcher/plan"
+)
+
+// await waits for the next word of a guard, the end of the old lease, or the end of patience, and journals it.
+func (r *run) await(ctx context.Context) error {
+	for {
+		if entries := r.heard(time.Now()); len(entries) > 0 {
+			return r.hear(ctx, entries)
+		}
+		if err := r.wait(ctx, r.next(time.Now())); err != nil {
+			return err
+		}
+	}
+}
+
+// hear journals what was heard; what follows from it (the commit above all) goes in the same transaction where it can.
+func (r *run) hear(ctx context.Context, entries []plan.Entry) error {
+	m := plan.Next(r.p, append(r.log[:len(r.log):len(r.log)], entries...), r.term.Value.N)
+	if m.Do == plan.Run && len(m.Steps) == 1 && m.Steps[0].Name == plan.Commit {
+		r.pending = entries // the commit's transaction carries them
+		defer func() { r.pending = nil }()
+		return r.commit(ctx)
+	}
+	more, riding := r.ride(entries)
+	_, err := r.record(ctx, "journal", nil, append(entries, more...), riding...)
+	return err
+}
+
+// next is when something may happen without a word from anybody.
+func (r *run) next(now time.Time) time.Time {
+	at := now.Add(r.Profile.Interval)
+	if r.under(plan.Release) && r.silent.Until.Before(at) && r.silent.Until.After(now) {
+		at = r.silent.Until
+	}
+	return at
+}
+
+// under says whether the step was started in this term and has not ended.
+func (r *run) under(s plan.StepName) bool {
+	for i := len(r.log) - 1; i >= 0; i-- {
+		if r.log[i].Step == s {
+			return r.log[i].Phase == plan.Started && r.log[i].Term == r.term.Value.N
+		}
+	}
+	return false
+}
+
+// heard gathers the entries that what is known by now amounts to.
+func (r *run) heard(now time.Time) []plan.Entry {
+	docs := r.state.Switches[r.p.ID]
+	var out []plan.Entry
+	if r.under(plan.Release) {
+		out = append(out, r.heardRelease(docs, now)...)
+	}
+	if r.under(plan.Bind) {
+		out = append(out, r.heardBind(docs, now)...)
+	}
+	return append(out, r.heardAnswer(docs, now)...)
+}
+
+func (r *run) heardRelease(docs dcs.SwitchDocs, now time.Time) []plan.Entry {
+	if rel := docs.Released; rel.Mod != 0 && rel.Value.Fence == r.fenceRevision() {
+		e := r.entry(plan.Release, plan.Done, time.Time{}, map[string]string{"incarnation": rel.Value.Incarnation, "how": "acknowledged"}, nil)
+		for k, v := range rel.Value.Facts {
+			e.Facts[k] = v
+		}
+		e.Took = rel.Value.Took
+		return []plan.Entry{e}
+	}
+	waited := r.level != cluster.GateNone && !now.Before(r.silent.Until)
+	if waited {
+		return []plan.Entry{r.entry(plan.Release, plan.Done, r.times.Fenced, map[string]string{
+			"how": "waited out", "counted": r.silent.Why, "revision": strconv.FormatInt(r.holder, 10),
+		}, nil)}
+	}
+	return r.outOfPatience(plan.Release, now, "the old guard has not answered and its gate level is none: nobody knows whether its VIP is silent; switch the host off, then try again")
+}
+
+// fenceRevision is the assignment's revision that the old guard answers to: the fence's, also while undoing has not begun.
+func (r *run) fenceRevision() int64 { return r.fenceMod }
+
+func (r *run) heardBind(docs dcs.SwitchDocs, now time.Time) []plan.Entry {
+	b := docs.Bound
+	if b.Mod != 0 && b.Value.Epoch == r.assignment.Value.Epoch && b.Value.Err == "" {
+		e := r.entry(plan.Bind, plan.Done, time.Time{}, map[string]string{"mac": b.Value.MAC}, nil)
+		for k, v := range b.Value.Facts {
+			e.Facts[k] = v
+		}
+		e.Took = b.Value.Took
+		return []plan.Entry{e}
+	}
+	why := "the new guard has not bound the VIP: look at its log"
+	if b.Mod != 0 && b.Value.Err != "" {
+		why = b.Value.Err
+	}
+	return r.outOfPatience(plan.Bind, now, why)
+}
+
+func (r *run) outOfPatience(s plan.StepName, now time.Time, why string) []plan.Entry {
+	if now.Before(r.deadline[s]) {
+		return nil
+	}
+	return []plan.Entry{r.entry(s, plan.Failed, time.Time{}, nil, errors.New(why))}
+}
+
+// heardAnswer takes the executor's answer, or gives up on it.
+func (r *run) heardAnswer(docs dcs.SwitchDocs, now time.Time) []plan.Entry {
+	if len(r.request.Steps) == 0 || !r.under(r.request.Steps[0]) && !r.under(r.request.Steps[len(r.request.Steps)-1]) {
+		return nil
+	}
+	if a := docs.Answers[r.node]; a.Mod != 0 && a.Value.Request == r.request.ID {
+		out := a.Value.Entries
+		for i := range out {
+			out[i].Term = r.term.Value.N
+		}
+		if a.Value.Refused != "" {
+			return r.failAll(fmt.Errorf("%s refused the request: %s", r.node, a.Value.Refused))
+		}
+		return out
+	}
+	if now.Before(r.deadline[r.request.Steps[0]]) {
+		return nil
+	}
+	return r.failAll(fmt.Errorf("%s has not answered within %s", r.node, r.patience(r.request.Steps[0])))
+}
+
+func (r *run) failAll(why error) []plan.Entry {
+	var out []plan.Entry
+	for _, s := range r.request.Steps {
+		out = append(out, r.entry(s, plan.Failed, time.Time{}, nil, why))
+	}
+	return out
+}

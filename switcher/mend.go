@@ -1,0 +1,134 @@
+package switcher
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/dcs"
+	"github.com/baton-ha/baton/switcher/plan"
+	"github.com/baton-ha/baton/switcher/policy"
+)
+
+// mend runs rejoin and repair plans beside the watch: a failover preempts them, since its fence changes the assignment that every
+// statement of theirs is checked against.
+func (t *tenure) mend(ctx context.Context, f policy.Facts, now time.Time) error {
+	if t.side != nil {
+		return t.advance(ctx, now)
+	}
+	a := t.assignment.Value
+	if t.Mode != policy.Automatic && len(t.state.Switches) == 0 || a.Phase != cluster.Serving || a.Site == "" || t.ready.Epoch != a.Epoch {
+		return nil
+	}
+	for kind, site := range t.ailing(f) {
+		key := string(kind.kind) + string(site)
+		ps := t.sidePause[key]
+		if ps == nil {
+			ps = &pause{}
+			t.sidePause[key] = ps
+		}
+		if now.Before(ps.until) {
+			continue
+		}
+		p := t.plan(policy.Decision{Kind: kind.kind, From: a.Site, To: site}, plan.Command{By: automatic, Reason: kind.why})
+		p.Epoch = a.Epoch
+		t.Log.Info("mending begins", slog.String("switch", p.ID), slog.String("kind", string(p.Kind)), slog.String("site", string(site)), slog.String("reason", kind.why))
+		r := newRun(t, p, nil)
+		r.fenceMod = t.assignment.Mod
+		t.side = r
+		return deposed(r.start(ctx, plan.Next(p, nil, t.term.Value.N)))
+	}
+	return nil
+}
+
+type ailment struct {
+	kind plan.Kind
+	why  string
+}
+
+// ailing says what is to be mended: instances of the active site that came back read-only, and sites that do not replicate.
+func (t *tenure) ailing(f policy.Facts) map[ailment]cluster.SiteName {
+	active := t.assignment.Value.Site
+	for name, s := range t.ready.Sites {
+		if len(s.Rejoin) == 0 || f.Sites[active].State == "" {
+			continue
+		}
+		if name == active {
+			return map[ailment]cluster.SiteName{{plan.Repair, strings.Join(s.Rejoin, "; ")}: name}
+		}
+		return map[ailment]cluster.SiteName{{plan.Rejoin, strings.Join(s.Rejoin, "; ")}: name}
+	}
+	return nil
+}
+
+// advance takes the answer of a rejoin or repair in.
+func (t *tenure) advance(ctx context.Context, now time.Time) error {
+	r := t.side
+	entries := r.heardAnswer(t.state.Switches[r.p.ID], now)
+	if len(entries) == 0 {
+		return nil
+	}
+	t.side = nil
+	failed := false
+	for _, e := range entries {
+		failed = failed || e.Phase == plan.Failed
+	}
+	key := string(r.p.Kind) + string(r.p.To)
+	if failed {
+		t.sidePause[key].failed(now)
+	} else {
+		t.sidePause[key] = &pause{}
+	}
+	if _, err := r.record(ctx, "journal", nil, entries, t.armed(r, failed)...); err != nil {
+		return deposed(err)
+	}
+	t.ready = Readiness{} // what was seen before the mending decides nothing
+	return deposed(r.end(ctx, plan.Next(r.p, r.log, t.term.Value.N)))
+}
+
+// armed writes down that semi-sync is back, after the executor saw it on and caught up.
+func (t *tenure) armed(r *run, failed bool) []dcs.Op {
+	if failed || r.p.Kind != plan.Rejoin {
+		return nil
+	}
+	var ops []dcs.Op
+	for _, shard := range r.p.Shards {
+		if e := lastEntry(r, string(shard)); e == "on" {
+			ops = append(ops, dcs.Doc(t.Keys.Sync(shard), cluster.SyncState{State: cluster.SyncArmed, Since: time.Now(), Switch: r.p.ID}))
+		}
+	}
+	return ops
+}
+
+// lastEntry is the executor's word on a shard's semi-sync.
+func lastEntry(r *run, shard string) string {
+	for _, e := range r.state.Switches[r.p.ID].Answers[r.node].Value.Entries {
+		if v := e.Facts[shard+".semi_sync"]; v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// drop forgets a mending that a switch preempts; its plan ends as aborted.
+func (t *tenure) drop(by plan.Plan) {
+	if t.side == nil {
+		return
+	}
+	r := t.side
+	t.side = nil
+	r.log = append(r.log, r.entry(r.request.Steps[0], plan.Failed, time.Time{}, nil, errors.New("preempted by switch "+by.ID)))
+	t.preempted = append(t.preempted, r)
+}
+
+// abandon ends the mending of a predecessor: it is begun anew when it is still needed.
+func (t *tenure) abandon(d dcs.SwitchDocs) {
+	r := newRun(t, d.Plan.Value, &d)
+	for _, s := range r.p.Table() {
+		r.log = append(r.log, r.entry(s.Name, plan.Failed, time.Time{}, nil, errors.New("its controller has changed")))
+	}
+	t.preempted = append(t.preempted, r)
+}

@@ -1,0 +1,45 @@
+package switcher
+
+import (
+	"time"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/switcher/policy"
+)
+
+// Instance is one MySQL as the controller saw it last.
+type Instance struct {
+	Site     cluster.SiteName  `json:"site"`
+	Shard    cluster.ShardName `json:"shard"`
+	Addr     string            `json:"addr"`
+	Version  string            `json:"version,omitempty"`
+	ReadOnly bool              `json:"read_only"`
+	Role     string            `json:"role"` // writable, replica, standalone, unreachable
+	Source   string            `json:"source,omitempty"`
+	Lag      time.Duration     `json:"lag"`
+	SemiSync string            `json:"semi_sync,omitempty"` // on, off, replica
+	Executed string            `json:"executed,omitempty"`
+	Err      string            `json:"err,omitempty"` // why it could not be read
+}
+
+// SiteReady is a site's fitness to take over.
+type SiteReady struct {
+	Blockers []policy.Blocker `json:"blockers,omitempty"`
+	Since    time.Time        `json:"since,omitzero"`   // ready without a break since
+	Rejoin   []string         `json:"rejoin,omitempty"` // why the site must be rejoined before it can be ready
+	RPO      string           `json:"rpo"`              // what would be lost now: "0", or an estimate
+}
+
+// Readiness is the answer to "if the active site died now": looked at all the time, published for everybody.
+type Readiness struct {
+	At         time.Time                         `json:"at"`
+	Epoch      int64                             `json:"epoch"`
+	Active     cluster.SiteName                  `json:"active"`
+	Instances  []Instance                        `json:"instances"`
+	Sites      map[cluster.SiteName]SiteReady    `json:"sites"`
+	Alarms     []string                          `json:"alarms,omitempty"` // two writers of a shard, a standby that is writable, ...
+	RTO        time.Duration                     `json:"rto"`              // expected, from the profile
+	Decision   policy.Decision                   `json:"decision"`         // the newest, with its reason
+	Votes      map[cluster.SiteName]policy.Votes `json:"votes"`
+	Controller cluster.NodeName                  `json:"controller"`
+}
