@@ -194,14 +194,16 @@ func (k *key) describe(now time.Time, window string) string {
 	return fmt.Sprintf("%s: %s, %d of %d%s", k.name(), s.what(), k.acc.Count(now), k.acc.Trip(), window)
 }
 
-// what is the sample's cause as people read it: "refused", "config 1045 (access denied)".
+// what is the sample's cause as people read it: "refused", "config 1045 (access denied)". The detail is left out where the cause says
+// it all.
 func (s Sample) what() string {
 	text := s.Cause.String()
 	if s.Number != 0 {
 		text += " " + strconv.Itoa(int(s.Number))
 	}
-	if s.Detail != "" {
-		text += " (" + s.Detail + ")"
+	switch {
+	case s.Detail == "", s.Cause.Class() == ClassHard, s.Cause == Timeout, s.Cause == NoGreeting, s.Cause == Unreachable, s.Cause == Pending:
+		return text
 	}
-	return text
+	return text + " (" + s.Detail + ")"
 }
