@@ -82,7 +82,7 @@ func (t *tenure) advance(ctx context.Context, now time.Time) error {
 	} else {
 		t.sidePause[key] = &pause{}
 	}
-	if _, err := r.record(ctx, "journal", nil, entries, t.armed(r, failed)...); err != nil {
+	if _, err := r.record(ctx, "journal", nil, entries, t.armed(r)...); err != nil {
 		return deposed(err)
 	}
 	t.ready = Readiness{} // what was seen before the mending decides nothing
@@ -90,8 +90,8 @@ func (t *tenure) advance(ctx context.Context, now time.Time) error {
 }
 
 // armed writes down that semi-sync is back, after the executor saw it on and caught up.
-func (t *tenure) armed(r *run, failed bool) []dcs.Op {
-	if failed || r.p.Kind != plan.Rejoin {
+func (t *tenure) armed(r *run) []dcs.Op {
+	if r.p.Kind != plan.Rejoin {
 		return nil
 	}
 	var ops []dcs.Op

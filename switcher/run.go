@@ -156,6 +156,26 @@ func (r *run) tell(e plan.Entry) {
 	r.Log.LogAttrs(context.Background(), level, "step", args...)
 }
 
+// breathe pauses before a step that failed is tried again, longer each time up to a second.
+func (r *run) breathe(ctx context.Context, m plan.Move) error {
+	fails := 0
+	for _, e := range r.log {
+		if e.Step == m.Steps[0].Name && e.Phase == plan.Failed {
+			fails++
+		}
+	}
+	if fails == 0 {
+		return nil
+	}
+	until := time.Now().Add(min(time.Duration(fails)*50*time.Millisecond, time.Second))
+	for time.Now().Before(until) {
+		if err := r.wait(ctx, until); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // start begins the steps of a move. Those of the executor travel as one request.
 func (r *run) start(ctx context.Context, m plan.Move) error {
 	var batch []plan.StepName

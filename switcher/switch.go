@@ -44,7 +44,9 @@ func (r *run) finish(ctx context.Context) error {
 		case plan.End:
 			return r.end(ctx, move)
 		case plan.Run:
-			err = r.start(ctx, move)
+			if err = r.breathe(ctx, move); err == nil {
+				err = r.start(ctx, move)
+			}
 		case plan.Await:
 			err = r.await(ctx)
 		}
