@@ -1,0 +1,106 @@
+package switcher
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/switcher/policy"
+)
+
+// Seen is one MySQL as it was read, before it is judged.
+type Seen struct {
+	Instance
+	Replicates  bool   // it has a source configured
+	IORunning   string // Yes, No, Connecting
+	SQLRunning  string
+	SQLError    string
+	SourceOn    bool // the source half of semi-sync is in force
+	Clients     int  // semi-sync replicas
+	LosslessSet bool // AFTER_SYNC and the longest timeout
+}
+
+// Judge says from what was read which sites could take over, and what must be mended. It is pure.
+//
+// A replica's IO thread that is not connected blocks nothing: that is how every replica looks a moment after its source has died, and
+// under lossless semi-sync whatever was acknowledged has been received. An applier that has stopped blocks: it would never catch up.
+func Judge(c cluster.Cluster, a cluster.Assignment, sync map[cluster.ShardName]cluster.SyncState, seen []Seen, now time.Time) Readiness {
+	r := Readiness{At: now, Epoch: a.Epoch, Active: a.Site, Sites: map[cluster.SiteName]SiteReady{}}
+	at := map[string]Seen{}
+	for _, s := range seen {
+		at[string(s.Site)+"/"+string(s.Shard)] = s
+		r.Instances = append(r.Instances, s.Instance)
+	}
+	for _, site := range c.Sites {
+		var out SiteReady
+		for _, shard := range c.Shards {
+			home := a.Shards[shard]
+			if home == "" {
+				home = a.Site
+			}
+			me, active := at[string(site.Name)+"/"+string(shard)], at[string(home)+"/"+string(shard)]
+			if site.Name == home {
+				judgeActive(&out, &r, me)
+				continue
+			}
+			judgeStandby(&out, &r, me, active, sync[shard])
+		}
+		out.RPO = rpo(c, sync)
+		r.Sites[site.Name] = out
+	}
+	return r
+}
+
+func rpo(c cluster.Cluster, sync map[cluster.ShardName]cluster.SyncState) string {
+	for _, shard := range c.Shards {
+		if sync[shard].State != cluster.SyncArmed {
+			return "unknown: semi-sync of " + string(shard) + " is not armed"
+		}
+	}
+	return "0"
+}
+
+func judgeActive(out *SiteReady, _ *Readiness, me Seen) {
+	if me.Err == "" && me.ReadOnly {
+		out.Rejoin = append(out.Rejoin, fmt.Sprintf("%s of the active site is read-only", me.Shard))
+	}
+}
+
+func judgeStandby(out *SiteReady, r *Readiness, me, active Seen, sync cluster.SyncState) {
+	block := func(code, format string, args ...any) {
+		out.Blockers = append(out.Blockers, policy.Blocker{Code: code, Shard: me.Shard, Text: fmt.Sprintf(format, args...)})
+	}
+	mend := func(format string, args ...any) {
+		if active.Err == "" && !active.ReadOnly && active.Addr != "" { // without a source there is nothing to replicate from
+			out.Rejoin = append(out.Rejoin, fmt.Sprintf(format, args...))
+		}
+	}
+	name := string(me.Site) + "/" + string(me.Shard)
+	switch {
+	case me.Err != "":
+		block("UNREACHABLE", "%s does not answer: %s", name, me.Err)
+		return
+	case !me.ReadOnly:
+		r.Alarms = append(r.Alarms, fmt.Sprintf("%s is writable although its site does not serve: two writers could diverge", name))
+		block("STANDBY_WRITABLE", "%s is writable", name)
+		mend("%s is writable", name)
+	case !me.Replicates || me.Source != active.Addr:
+		block("NOT_REPLICATING", "%s does not replicate from %s (source: %s)", name, active.Addr, orNone(me.Source))
+		mend("%s does not replicate from %s", name, active.Addr)
+	case me.SQLRunning != "Yes":
+		block("APPLIER_STOPPED", "the applier of %s does not run: %s", name, orNone(me.SQLError))
+		mend("the applier of %s does not run", name)
+	case me.IORunning == "No":
+		mend("the receiver of %s does not run", name)
+	}
+	if sync.State != cluster.SyncArmed || active.Err == "" && !active.SourceOn {
+		mend("semi-sync of %s is not armed", me.Shard)
+	}
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
