@@ -35,7 +35,7 @@ type Config struct {
 	lasting  func(string) bool // tests: whether a BPF filesystem outlives the daemon
 }
 
-// Gate is the gate of one VIP on this host. Word, Swap and Close may be called at any time by anybody; they wait for nothing. The other methods wait for each other.
+// Gate is the gate of one VIP on this host. All methods may be called by anybody at any time. Word, Swap and Close never wait for the others, which wait for each other.
 type Gate struct {
 	cfg    Config
 	log    *slog.Logger
@@ -71,7 +71,7 @@ func New(cfg Config) (*Gate, error) {
 	if len(wrong) > 0 {
 		return nil, errors.Join(wrong...)
 	}
-	return &Gate{cfg: cfg, log: cfg.Log.With("addr", cfg.VIP.String())}, nil
+	return &Gate{cfg: cfg, log: cfg.Log.With(slog.String("addr", cfg.VIP.String()))}, nil
 }
 
 func checkInterfaces(names []string) error {
@@ -96,7 +96,7 @@ func (g *Gate) Word() Word {
 	}
 	w, err := c.load()
 	if err != nil {
-		g.log.Error("word of the gate is unreadable, taken as closed", "err", err)
+		g.log.Error("word of the gate is unreadable, taken as closed", slog.Any("err", err))
 		return 0
 	}
 	return w
@@ -113,7 +113,7 @@ func (g *Gate) Swap(old, next Word) Outcome {
 	}
 	outcome, err := c.compareAndSwap(old, next)
 	if err != nil {
-		g.log.Error("word of the gate was not swapped", "cause", outcome.String(), "err", err)
+		g.log.Error("word of the gate was not swapped", slog.String("cause", outcome.String()), slog.Any("err", err))
 	}
 	return outcome
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 )
 
@@ -25,7 +28,7 @@ func (g *Gate) Install(ctx context.Context, preload Word) error {
 	if err := g.install(ctx, preload); err != nil {
 		return fmt.Errorf("install gate of %s: %w", g.cfg.VIP, err)
 	}
-	g.log.Info("gate installed", "target", g.cfg.Interfaces, "cause", string(g.method))
+	g.log.Info("gate installed", slog.String("target", strings.Join(g.cfg.Interfaces, " ")), slog.String("step", string(g.method)))
 	return nil
 }
 
@@ -48,26 +51,21 @@ func (g *Gate) install(ctx context.Context, preload Word) error {
 
 // attachAll loads and tests a program for every place before it attaches the first one, and detaches all when one cannot be attached.
 func (g *Gate) attachAll(ctx context.Context, preload Word) error {
-	if err := g.start(ctx); err != nil {
-		return err
-	}
-	if err := g.choose(ctx); err != nil {
-		return err
-	}
-	places, err := g.places(g.cfg.Interfaces)
+	places, err := g.prepare(ctx)
 	if err != nil {
 		return err
 	}
-	word, err := g.load(places)
+	word, err := newCell(!g.cfg.unmapped)
 	if err != nil {
 		return err
 	}
 	if preload == 0 {
 		preload = g.nextClose()
 	}
-	if err := word.store(preload); err != nil {
-		return err
+	if err := g.load(places, word, preload); err != nil {
+		return errors.Join(err, word.close())
 	}
+	g.cell.Store(word) // from here on Close reaches the programs that are about to be attached
 	for i, h := range g.hooks {
 		err := context.Cause(ctx)
 		if err == nil {
@@ -84,35 +82,42 @@ func (g *Gate) attachAll(ctx context.Context, preload Word) error {
 	return nil
 }
 
-// load creates the maps and one tested program a place, and publishes the word, closed.
-func (g *Gate) load(places []place) (*cell, error) {
-	word, err := newCell(!g.cfg.unmapped)
-	if err != nil {
+// prepare decides how to stand in the path, and where.
+func (g *Gate) prepare(ctx context.Context) ([]place, error) {
+	if err := g.start(ctx); err != nil {
 		return nil, err
 	}
-	g.cell.Store(word)
+	if err := g.choose(ctx); err != nil {
+		return nil, err
+	}
+	return g.places(g.cfg.Interfaces)
+}
+
+// load makes a tested program for each place. It leaves the word preloaded and the drops at zero.
+func (g *Gate) load(places []place, word *cell, preload Word) error {
+	var err error
 	if g.drops, err = newDrops(); err != nil {
-		return nil, fmt.Errorf("create map of drops: %w", err)
+		return fmt.Errorf("create map of drops: %w", refusal(err))
 	}
 	for _, p := range places {
-		h, err := g.newHook(p)
+		h, err := g.newHook(p, word)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		g.hooks = append(g.hooks, h)
 	}
 	if err := selfTest(g.cfg.VIP, g.hooks, word); err != nil {
-		return nil, err
+		return err
 	}
-	if err := g.drops.Put(uint32(0), make([]uint64, perCPUs())); err != nil { // the self-test's frames do not count
-		return nil, fmt.Errorf("reset drops: %w", err)
+	if err := g.drops.Put(uint32(0), make([]uint64, ebpf.MustPossibleCPU())); err != nil {
+		return fmt.Errorf("reset drops after self-test: %w", err)
 	}
-	return word, nil
+	return word.store(preload)
 }
 
 // newHook loads a program for a place.
-func (g *Gate) newHook(p place) (*hook, error) {
-	prog, err := newProgram(p.dir, g.cfg.VIP, g.cell.Load().m, g.drops)
+func (g *Gate) newHook(p place, word *cell) (*hook, error) {
+	prog, err := newProgram(p.dir, g.cfg.VIP, word.m, g.drops)
 	if err != nil {
 		return nil, fmt.Errorf("load program for %v: %w", p, refusal(err))
 	}
@@ -145,7 +150,7 @@ func (g *Gate) choose(ctx context.Context) error {
 		if g.cfg.BPFFS != "" || g.cfg.method == TCX {
 			return err
 		}
-		g.log.Warn("the gate uses clsact for want of a lasting BPF filesystem: mount one and name it, so that removing a qdisc does not open the gate", "err", err)
+		g.log.Warn("the gate uses clsact for want of a lasting BPF filesystem: mount one and name it, so that removing a qdisc does not open the gate", slog.Any("err", err))
 		return nil
 	}
 	c, err := g.tcx()

@@ -74,7 +74,7 @@ func probeTCX(prog *ebpf.Program) (Method, error) {
 // checkClock runs the program between two readings of our clock.
 func checkClock(prog *ebpf.Program, seen *ebpf.Map) error {
 	before := Now()
-	if _, err := prog.Run(&ebpf.RunOptions{Data: make([]byte, etherHeader)}); err != nil {
+	if _, err := prog.Run(&ebpf.RunOptions{Data: make([]byte, 60)}); err != nil {
 		return fmt.Errorf("run program: %w", refusal(err))
 	}
 	after := Now()

@@ -41,7 +41,7 @@ func testFrames(vip netip.Addr) []testFrame {
 		{"ARP request of the VIP's other owner", in, false, ether(etherARP, arpFrame(1, vip, peer))},
 		{"ARP request for another address", in, false, ether(etherARP, arpFrame(1, peer, peer))},
 		{"IPv6", in, false, ether(0x86dd, make([]byte, 40))},
-		{"header alone", in, false, ether(etherIPv4, nil)},
+		{"ARP cut short", in, false, ether(etherARP, make([]byte, 8))},
 
 		{"IPv4 from the VIP", out, true, ether(etherIPv4, answer(udp, 0, 0, 0))},
 		{"IPv4 from the VIP, two tags", out, true, ether(etherIPv4, answer(udp, 0, 0, 0), etherVLANOuter, etherVLAN)},

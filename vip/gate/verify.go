@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
-
-	"github.com/cilium/ebpf"
 )
 
 // Verify reads back from the kernel that on every interface the attached programs are this process's own and the first that frames meet.
@@ -31,6 +30,7 @@ func (g *Gate) Verify(ctx context.Context) error {
 //
 // A place in order is left alone. Where ours is missing, behind another program or unpinned, a copy goes to the head before the older one is taken away.
 // Interfaces that are not named any more keep their gate and are no longer verified. When another process's gate stands somewhere (ErrNotOurs) nothing is touched.
+// What could not be put right is in the error, as Verify tells it.
 func (g *Gate) Cover(ctx context.Context, interfaces []string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,8 +97,7 @@ func (g *Gate) cover(ctx context.Context, interfaces []string) error {
 		}
 	}
 	g.hooks = hooks
-	g.cfg.Interfaces = slices.Clone(interfaces)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, g.inspectAll())...)
 }
 
 // renew returns a hook in order for the place: the one that is there, or a copy of it at the head. With an error it returns what is in force there, if anything.
@@ -110,12 +109,12 @@ func (g *Gate) renew(ctx context.Context, p place) (*hook, error) {
 		if why == nil {
 			return old, nil
 		}
-		g.log.Warn("gate is put at the head again", "target", p.String(), "cause", why)
+		g.log.Warn("gate is put at the head again", slog.String("target", p.String()), slog.Any("cause", why))
 	}
 	if err := ctx.Err(); err != nil {
 		return old, context.Cause(ctx)
 	}
-	h, err := g.newHook(p)
+	h, err := g.newHook(p, g.cell.Load())
 	if err != nil {
 		return old, err
 	}
@@ -182,11 +181,8 @@ func (g *Gate) Release() error {
 	defer g.mu.Unlock()
 	var err error
 	for _, h := range g.hooks {
-		if h.pin == "" {
-			continue
-		}
-		if _, statErr := os.Lstat(h.pin); statErr != nil {
-			err = errors.Join(err, fmt.Errorf("%v: %w: %w", h.place, ErrUnpinned, statErr))
+		if found := g.chain.inspect(h); errors.Is(found, ErrUnpinned) {
+			err = errors.Join(err, found)
 		}
 	}
 	if err == nil {
@@ -197,6 +193,3 @@ func (g *Gate) Release() error {
 	}
 	return nil
 }
-
-// perCPUs is the number of values of a per-CPU map.
-func perCPUs() int { return ebpf.MustPossibleCPU() }
