@@ -96,6 +96,13 @@ func startCluster(t testing.TB, n int) *etcdCluster {
 	for _, node := range c.nodes {
 		ready = append(ready, node.start(t))
 	}
+	t.Cleanup(func() { // all at once: each takes a second to close its peers' connections
+		for _, node := range c.nodes {
+			if node.cancel != nil {
+				node.cancel()
+			}
+		}
+	})
 	for _, r := range ready {
 		receive(t, r, "a member is ready")
 	}
