@@ -102,7 +102,7 @@ func unquote(s string) string {
 // charsetRE keeps what goes into SET NAMES at a backend to a name.
 var charsetRE = regexp.MustCompile(`^[a-z0-9_]+$`)
 
-var hintRE = regexp.MustCompile(`(?i)^\s*/\*[!#]\s*mycat:\s*(\w+)\s*=\s*([^*\s]+)\s*\*/`)
+var hintRE = regexp.MustCompile(`(?i)^\s*/\*[!#]\s*mycat:\s*(\w+)\s*=\s*(.*?)\s*\*/`)
 
 // statement is what the stand-in knows of a client's statement.
 type statement struct {
@@ -204,14 +204,12 @@ func (st statement) table() (string, int) {
 // keys are the literals that the key is compared with behind WHERE: `key = 1`, `key in (1, 2)`. None when an OR makes them useless.
 func (st statement) keys(key string) []token {
 	where := st.find(1, "where")
-	if where < 0 {
+	if where < 0 || slices.ContainsFunc(st.tokens[where:], func(t token) bool { return t.kind == word && t.lower == "or" }) {
 		return nil
 	}
 	var out []token
 	for i := where + 1; i < len(st.tokens); i++ {
 		switch {
-		case st.is(i, "or"):
-			return nil
 		case st.is(i, key) && st.is(i+1, "="):
 			out = append(out, st.literal(i+2)...)
 		case st.is(i, key) && st.is(i+1, "in") && st.is(i+2, "("):
