@@ -20,7 +20,10 @@ type Error struct {
 }
 
 // Error begins with the place, as compilers do, so that editors jump to it.
-func (e *Error) Error() string { return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Col, e.Text) }
+func (e *Error) Error() string { return e.Place() + ": " + e.Text }
+
+// Place is "baton.yaml:12:5".
+func (e *Error) Place() string { return fmt.Sprintf("%s:%d:%d", e.File, e.Line, e.Col) }
 
 // Unwrap gives the cause: one of cluster's sentinels, or an error of the file system.
 func (e *Error) Unwrap() error { return e.Err }
