@@ -17,11 +17,28 @@ import (
 
 	"github.com/baton-ha/baton/detector/health"
 	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/lab/box"
 	"github.com/baton-ha/baton/internal/lab/mariadb"
 )
 
+type boxed struct{ *testing.M }
+
+// Run brings up the box's loopback, which a new network namespace has down.
+func (b boxed) Run() int {
+	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "bring up loopback: %v: %s\n", err, out)
+		return 1
+	}
+	return b.M.Run()
+}
+
+// TestMain boxes the tests: real servers and their ports are nobody else's.
+func TestMain(m *testing.M) { box.Main(boxed{m}) }
+
 var seed = sync.OnceValues(func() (mariadb.Seed, error) {
-	return mariadb.Bake(context.Background(), filepath.Join(os.TempDir(), "baton-seeds"))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return mariadb.Bake(ctx, "/dev/shm/seed")
 })
 
 // server is a real MariaDB on loopback, its data in memory.
