@@ -8,7 +8,9 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -18,6 +20,8 @@ const (
 	bridgeName = "br0"
 	portPrefix = "v-"
 	faultTable = "faults" // nft table of the bridge family at the switch
+
+	carrierBudget = 20 * time.Second
 )
 
 // Spec names a host and its address.
@@ -50,7 +54,33 @@ func New(dir string, specs []Spec) (*Network, error) {
 			return nil, fmt.Errorf("attach host %s: %w", s.Name, err)
 		}
 	}
-	return n, nil
+	return n, n.forwarding()
+}
+
+// forwarding waits until the kernel has seen every port's carrier: a millisecond, or seconds when the machine makes and ends other
+// namespaces meanwhile. A server that connects before it waits for lost packets far longer.
+func (n *Network) forwarding() error {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(carrierBudget)
+	for {
+		links, err := n.link.LinkList()
+		if err != nil {
+			return fmt.Errorf("list the ports of the switch: %w", err)
+		}
+		down := slices.DeleteFunc(links, func(l netlink.Link) bool {
+			_, port := n.ports[l.Attrs().Index]
+			return !port || l.Attrs().OperState == netlink.OperUp
+		})
+		if len(down) == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return fmt.Errorf("%d ports of the switch have no carrier after %v, first %s: the machine is overloaded", len(down), carrierBudget, down[0].Attrs().Name)
+		}
+	}
 }
 
 func (n *Network) bridge() error {

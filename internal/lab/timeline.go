@@ -1,0 +1,58 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Event is one line of a run's time-line.
+type Event struct {
+	At   time.Time
+	Who  string // "lab", "fault", "writer", a node's name
+	Text string
+}
+
+// Timeline collects what happened, from any goroutine.
+type Timeline struct {
+	mu     sync.Mutex
+	events []Event
+	start  time.Time
+	follow func(Event) // called for each event as it comes; may be nil
+}
+
+// NewTimeline starts a time-line. follow, if given, sees each event at once and must not block.
+func NewTimeline(follow func(Event)) *Timeline {
+	return &Timeline{start: time.Now(), follow: follow}
+}
+
+// Add takes an event that happens now.
+func (t *Timeline) Add(who, format string, args ...any) {
+	t.AddAt(time.Now(), who, fmt.Sprintf(format, args...))
+}
+
+// AddAt takes an event that happened at the time.
+func (t *Timeline) AddAt(at time.Time, who, text string) {
+	e := Event{At: at, Who: who, Text: text}
+	t.mu.Lock()
+	t.events = append(t.events, e)
+	t.mu.Unlock()
+	if t.follow != nil {
+		t.follow(e)
+	}
+}
+
+// String writes the events in the order of their times, in milliseconds since the start.
+func (t *Timeline) String() string {
+	t.mu.Lock()
+	events := slices.Clone(t.events)
+	t.mu.Unlock()
+	slices.SortStableFunc(events, func(a, b Event) int { return a.At.Compare(b.At) })
+	var b strings.Builder
+	for _, e := range events {
+		fmt.Fprintf(&b, "%10.1f ms  %-8s %s\n", float64(e.At.Sub(t.start).Microseconds())/1000, e.Who, e.Text)
+	}
+	return b.String()
+}
