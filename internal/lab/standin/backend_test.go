@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -204,8 +205,10 @@ func TestKilledInFlight(t *testing.T) {
 		t.Errorf("after it: %q", got)
 	}
 	do(t, db, "rollback", "ok")
-	_, err = ask(t.Context(), db, onDN1)
-	wants(t, err, "1184 java.net.ConnectException: Connection refused")
+	eventually(t, "refused, when the kernel has closed the free connections too", func() bool {
+		_, err := ask(t.Context(), db, onDN1)
+		return said(err) == "1184 java.net.ConnectException: Connection refused"
+	})
 }
 
 // TestStoppedBackend is TestFrozenBackend with a real server and SIGSTOP.
@@ -229,14 +232,15 @@ func TestStoppedBackend(t *testing.T) {
 func TestManyClients(t *testing.T) {
 	r, _ := shards(t, Config{}, 2)
 	var wg sync.WaitGroup
-	acked := make([]int, 8)
+	acked := make([]int, 3) // fewer than maxCon: nobody is refused
 	for w := range acked {
 		db := r.client(t)
 		wg.Go(func() {
 			for i := range 40 {
-				ctx, cancel := context.WithCancel(context.Background())
+				ctx, cancel := context.WithTimeout(context.Background(), budget)
 				if i%10 == 9 {
 					cancel()
+					ctx, cancel = context.WithTimeout(context.Background(), 300*time.Microsecond) // before, in or after the statement
 				}
 				_, err := db.ExecContext(ctx, fmt.Sprintf("insert into ledger (id) values (%d)", w*1000+i))
 				cancel()
@@ -250,8 +254,8 @@ func TestManyClients(t *testing.T) {
 		total += n
 	}
 	var n int
-	if err := r.client(t).QueryRowContext(t.Context(), "select count(*) from ledger").Scan(&n); err != nil || n < total || total < 250 {
-		t.Errorf("%d rows, %v; %d acknowledged of 320", n, err, total)
+	if err := r.client(t).QueryRowContext(t.Context(), "select count(*) from ledger").Scan(&n); err != nil || n < total || total < 3*36 {
+		t.Errorf("%d rows, %v; %d acknowledged of 120", n, err, total)
 	}
 }
 
@@ -310,10 +314,10 @@ func TestCachingSHA2(t *testing.T) {
 // BenchmarkHinted is one hinted statement on one connection, and the same straight to the backend.
 func BenchmarkHinted(b *testing.B) {
 	r, servers := shards(b, Config{}, 1)
-	for name, db := range map[string]*sql.DB{"through": r.client(b), "direct": servers[0].direct(b)} {
-		b.Run(name, func(b *testing.B) {
+	for statement, db := range map[string]*sql.DB{"/*!mycat:datanode=dn1*/do 1": r.client(b), "do 1": servers[0].direct(b)} {
+		b.Run(statement, func(b *testing.B) {
 			for b.Loop() {
-				if _, err := db.ExecContext(b.Context(), "/*!mycat:datanode=dn1*/do 1"); err != nil {
+				if _, err := db.ExecContext(b.Context(), statement); err != nil {
 					b.Fatal(err)
 				}
 			}
