@@ -27,7 +27,7 @@ type Databases interface {
 // Database is a step's connection to one MySQL. GTID sets are the server's own text.
 type Database interface {
 	// KillOlder ends all of Baton's other step connections on this server.
-	KillOlder(ctx context.Context) error
+	KillOlder(ctx context.Context, check Check) error
 	// FenceWrites makes the server write-proof and returns its executed set, read twice and stable.
 	FenceWrites(ctx context.Context, check Check) (executed string, err error)
 	// Cut stops the replica's IO thread, so that it acknowledges nothing more, and returns what was received.

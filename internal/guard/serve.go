@@ -304,7 +304,7 @@ func (g *Guard) serve(ctx context.Context, t *tenure) {
 		g.say(t.ctx, a, b)
 		for site, c := range old {
 			if site != g.Site && !tickled && !t.own {
-				g.tickle(t.ctx, c.Value)
+				go g.tickle(t.ctx, c.Value)
 			}
 		}
 		tickled = true

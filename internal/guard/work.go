@@ -126,7 +126,7 @@ func (w *work) connect(ctx context.Context, site cluster.SiteName, shard cluster
 		return nil, fmt.Errorf("connect to %s/%s: %w", site, shard, err)
 	}
 	if w.req.KillOlder {
-		if err := db.KillOlder(ctx); err != nil {
+		if err := db.KillOlder(ctx, w.check); err != nil {
 			return nil, errors.Join(fmt.Errorf("kill older steps at %s/%s: %w", site, shard, err), db.Close())
 		}
 	}

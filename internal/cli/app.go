@@ -1,0 +1,131 @@
+// Package cli is the command line of baton: it reads the configuration, talks to the daemons through etcd and prints for people, or as
+// JSON. It decides nothing; the controller does.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"os/user"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/baton-ha/baton/internal/config"
+	"github.com/baton-ha/baton/internal/dcs"
+)
+
+// Exit codes, the same for every command (docs: README).
+const (
+	ExitOK       = 0
+	ExitWarnings = 1  // check: warnings only; switch: it ended, and not completed
+	ExitCritical = 2  // check: critical findings; switch: refused by the policy
+	ExitUsage    = 64 // wrong words on the command line
+	ExitConfig   = 78 // baton.yaml is wrong
+	ExitNoStore  = 69 // etcd does not answer
+	ExitFailed   = 70 // anything else
+)
+
+// errExit carries an exit code with its message; an empty message prints nothing.
+type errExit struct {
+	code int
+	text string
+}
+
+func (e errExit) Error() string { return e.text }
+
+// Main runs the command line and returns the exit code. Results go to stdout, errors to stderr.
+func Main(args []string) int {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	err := app(os.Stdout, os.Stderr).RunContext(ctx, args)
+	if err == nil {
+		return ExitOK
+	}
+	if err.Error() != "" {
+		fmt.Fprintln(os.Stderr, "baton:", err)
+	}
+	return code(err)
+}
+
+func code(err error) int {
+	var exit errExit
+	var bad *config.Error
+	switch {
+	case errors.As(err, &exit):
+		return exit.code
+	case errors.As(err, &bad):
+		return ExitConfig
+	case errors.Is(err, dcs.ErrUnavailable), errors.Is(err, dcs.ErrUnknownOutcome):
+		return ExitNoStore
+	}
+	return ExitFailed
+}
+
+func app(out, errOut io.Writer) *cli.App {
+	a := &cli.App{
+		Name: "baton", Usage: "failover controller for MySQL behind Mycat", Writer: out, ErrWriter: errOut, HideHelpCommand: true,
+		ExitErrHandler: func(*cli.Context, error) {}, // Main prints, once
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return errExit{ExitUsage, err.Error() + "; `baton --help` lists commands and options"}
+		},
+		Flags: []cli.Flag{&cli.StringFlag{Name: "config", Aliases: []string{"c"}, Value: "/etc/baton/baton.yaml", EnvVars: []string{"BATON_CONFIG"}, Usage: "configuration `FILE`"}},
+		Commands: []*cli.Command{
+			runCommand(), switchCommand(), statusCommand(), checkCommand(), historyCommand(), whyCommand(), maintenanceCommand(), releaseCommand(),
+			configCommand(), versionCommand(),
+		},
+	}
+	for _, c := range a.Commands {
+		allowLate(c)
+	}
+	a.Action = func(c *cli.Context) error {
+		if c.Args().Present() {
+			return errExit{ExitUsage, fmt.Sprintf("no command %q; `baton --help` lists them", c.Args().First())}
+		}
+		return cli.ShowAppHelp(c)
+	}
+	return a
+}
+
+// allowLate lets -c stand before and after the command, and gives every command and subcommand the usage errors of the app.
+func allowLate(c *cli.Command) {
+	c.Flags = append(c.Flags, &cli.StringFlag{Name: "config", Aliases: []string{"c"}, Usage: "configuration `FILE`"})
+	c.HideHelpCommand = true
+	c.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
+		return errExit{ExitUsage, err.Error() + "; `baton " + c.Name + " --help` lists the options"}
+	}
+	for _, sub := range c.Subcommands {
+		allowLate(sub)
+	}
+}
+
+func jsonFlag() cli.Flag { return &cli.BoolFlag{Name: "json", Usage: "print JSON"} }
+
+// load reads the configuration named nearest to the command.
+func load(c *cli.Context) (config.Config, error) {
+	for _, ctx := range c.Lineage() {
+		if ctx.IsSet("config") {
+			return config.Load(ctx.String("config"))
+		}
+	}
+	return config.Load("/etc/baton/baton.yaml")
+}
+
+// who names the operator for the history.
+func who() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if s := os.Getenv("SUDO_USER"); s != "" {
+		name = s
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return name + "@" + host
+}

@@ -1,0 +1,304 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/dcs"
+	"github.com/baton-ha/baton/switcher"
+	"github.com/baton-ha/baton/switcher/plan"
+)
+
+func switchCommand() *cli.Command {
+	return &cli.Command{
+		Name: "switch", Usage: "move the service to another site, or start it",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "to", Usage: "`SITE` that is to serve; default: the next in the order of takeover"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan, or why there would be none; nothing is touched"},
+			&cli.StringFlag{Name: "reason", Usage: "`TEXT` for the history"},
+			&cli.BoolFlag{Name: "force", Usage: "skip the observers' quorum, and nothing else; needs --reason"},
+			&cli.BoolFlag{Name: "accept-loss", Usage: "with --force: do without evidence of the old side and without the RPO policy; needs --reason"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"}, jsonFlag(),
+		},
+		Action: func(c *cli.Context) error {
+			cmd := plan.Command{
+				Do: "switch", To: cluster.SiteName(c.String("to")), Reason: c.String("reason"), Force: c.Bool("force"),
+				AcceptLoss: c.Bool("accept-loss"), DryRun: c.Bool("dry-run"),
+			}
+			if cmd.AcceptLoss && !cmd.Force {
+				return errExit{ExitUsage, "--accept-loss goes with --force"}
+			}
+			return order(c, cmd)
+		},
+	}
+}
+
+func releaseCommand() *cli.Command {
+	return &cli.Command{
+		Name: "release", Usage: "give the VIP up on purpose: nobody serves until `baton switch --to SITE`",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "reason", Usage: "`TEXT` for the history"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"}, jsonFlag(),
+		},
+		Action: func(c *cli.Context) error {
+			return order(c, plan.Command{Do: "release", Reason: c.String("reason")})
+		},
+	}
+}
+
+// order leaves a command for the controller, and shows what becomes of it.
+func order(c *cli.Context, cmd plan.Command) error {
+	s, err := open(c)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	st, err := s.read(c.Context)
+	if err != nil {
+		return err
+	}
+	if err := ask(c, st, cmd); err != nil {
+		return err
+	}
+	cmd.ID, cmd.By, cmd.At = rand.Text(), who(), time.Now()
+	ctx, cancel := context.WithTimeoutCause(c.Context, 3*time.Minute, errors.New("no end within 3 minutes; `baton history` shows how far it is"))
+	defer cancel()
+	if _, err := s.store.Do(ctx, "leave command", []dcs.Cmp{{Key: s.store.Keys.Command(), Mod: st.Command.Mod}}, dcs.Doc(s.store.Keys.Command(), cmd)); err != nil {
+		if errors.Is(err, dcs.ErrCompare) {
+			return errExit{ExitFailed, "another command was given at the same moment; look at `baton status` and try again"}
+		}
+		return err
+	}
+	f := follower{session: s, c: c, cmd: cmd}
+	return f.run(ctx)
+}
+
+// ask asks once, on a terminal. Without one nothing is done unless --yes says so: a script must mean it.
+func ask(c *cli.Context, st dcs.State, cmd plan.Command) error {
+	if c.Bool("yes") || cmd.DryRun {
+		return nil
+	}
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return errExit{ExitUsage, "nobody to ask on this terminal: give --yes to mean it"}
+	}
+	from, to := orElse(string(st.Assignment.Value.Site), "nobody"), orElse(string(cmd.To), "the next site")
+	if cmd.Do == "release" {
+		to = "nobody: the VIP will not answer"
+	}
+	fmt.Fprintf(c.App.ErrWriter, "The VIP is served by %s; from now on by %s. Go on? [y/N] ", from, to) //nolint:errcheck // a terminal that is gone needs no message
+	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+	if err != nil || !strings.HasPrefix(strings.ToLower(strings.TrimSpace(line)), "y") {
+		return errExit{ExitFailed, "nothing was done"}
+	}
+	return nil
+}
+
+// follower shows a switch as it happens.
+type follower struct {
+	*session
+	c     *cli.Context
+	cmd   plan.Command
+	id    string
+	shown int
+}
+
+// noController is how long nobody may take the command up before it is withdrawn.
+const noController = 8 * time.Second
+
+func (f *follower) run(ctx context.Context) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		st, err := f.store.Read(ctx)
+		if err == nil {
+			if end, err := f.show(ctx, st); end || err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errExit{ExitFailed, context.Cause(ctx).Error()}
+		case <-tick.C:
+		}
+	}
+}
+
+// show prints what is new, and says whether the switch has ended.
+func (f *follower) show(ctx context.Context, st dcs.State) (bool, error) {
+	reply := st.Reply.Value
+	if f.id == "" && reply.Command != f.cmd.ID {
+		if time.Since(f.cmd.At) < noController {
+			return false, nil
+		}
+		_, err := f.store.Do(ctx, "withdraw command", []dcs.Cmp{{Key: f.store.Keys.Command(), Mod: st.Command.Mod}}, dcs.Op{Kind: dcs.Delete, Key: f.store.Keys.Command()})
+		return true, errExit{ExitNoStore, fmt.Sprintf("no controller has taken the command up within %s, it is withdrawn (%v): is a daemon running in mode advise or automatic?", noController, err)}
+	}
+	if f.id == "" {
+		if end, err := f.replied(reply); end || err != nil {
+			return end, err
+		}
+		f.id = reply.Switch
+	}
+	docs := st.Switches[f.id]
+	log := docs.Journal.Value
+	if docs.Summary.Mod != 0 {
+		log = docs.Summary.Value.Journal
+	}
+	for ; f.shown < len(log); f.shown++ {
+		f.line(log[f.shown])
+	}
+	if docs.Summary.Mod == 0 {
+		return false, nil
+	}
+	return true, f.ended(docs.Summary.Value)
+}
+
+func (f *follower) replied(r plan.Reply) (bool, error) {
+	switch {
+	case r.Refused != "" && f.c.Bool("json"):
+		return true, errors.Join(f.print(r), errExit{ExitCritical, ""})
+	case r.Refused != "":
+		return true, errExit{ExitCritical, r.Code + ": " + r.Refused}
+	case f.cmd.DryRun && f.c.Bool("json"):
+		return true, f.print(r)
+	case f.cmd.DryRun:
+		fmt.Fprintf(f.out, "would be a %s from %s to %s, in these steps:\n", r.Plan.Kind, orElse(string(r.Plan.From), "nobody"), orElse(string(r.Plan.To), "nobody")) //nolint:errcheck // stdout
+		for i, s := range r.Steps {
+			fmt.Fprintf(f.out, "%3d. %s\n", i+1, s) //nolint:errcheck // stdout
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
+func (f *follower) line(e plan.Entry) {
+	if f.c.Bool("json") || e.Phase == plan.Started {
+		return
+	}
+	fmt.Fprintln(f.out, Line(e)) //nolint:errcheck // stdout
+}
+
+func (f *follower) ended(s plan.Summary) error {
+	if f.c.Bool("json") {
+		if err := f.print(s); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintln(f.out, headline(s)) //nolint:errcheck // stdout
+	}
+	if s.Outcome != plan.Completed {
+		return errExit{ExitWarnings, ""}
+	}
+	return nil
+}
+
+// headline is a switch in one line.
+func headline(s plan.Summary) string {
+	from, to := orElse(string(s.From), "nobody"), orElse(string(s.To), "nobody")
+	switch s.Outcome {
+	case plan.Completed:
+		line := fmt.Sprintf("%s: %s %s→%s in %s", s.ID, done[s.Kind], from, to, s.Took.Round(time.Millisecond))
+		if s.Outage > 0 {
+			line += fmt.Sprintf(", outage through the VIP about %s", s.Outage.Round(time.Millisecond))
+		}
+		return line
+	case plan.Running:
+		return fmt.Sprintf("%s: %s %s→%s is under way", s.ID, s.Kind, from, to)
+	}
+	return fmt.Sprintf("%s: %s %s→%s was %s: %s", s.ID, s.Kind, from, to, s.Outcome, s.Why)
+}
+
+var done = map[plan.Kind]string{
+	plan.First: "started", plan.Failover: "failed over", plan.Switchover: "switched", plan.Rejoin: "rejoined", plan.Repair: "repaired", plan.GiveUp: "released",
+}
+
+// Line is a journal entry as people read it: step, outcome, time, what was seen.
+func Line(e plan.Entry) string {
+	line := fmt.Sprintf("  %-13s %-8s %8s", e.Step, e.Phase, e.Took.Round(100*time.Microsecond))
+	for _, k := range []string{"how", "unbind_ms", "bind_ms", "silence_ms", "mac", "arp", "votes"} {
+		if v := e.Facts[k]; v != "" {
+			line += "  " + strings.ReplaceAll(k, "_ms", " ms") + " " + v
+		}
+	}
+	if e.Err != "" {
+		line += "  " + strings.ReplaceAll(e.Err, "\n", "; ")
+	}
+	return line
+}
+
+func historyCommand() *cli.Command {
+	return &cli.Command{
+		Name: "history", Usage: "list the switches, or show one with its journal", ArgsUsage: "[ID]", Flags: []cli.Flag{jsonFlag()},
+		Action: func(c *cli.Context) error {
+			s, err := open(c)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			st, err := s.read(c.Context)
+			if err != nil {
+				return err
+			}
+			all := switcher.Summaries(st.Switches)
+			if id := c.Args().First(); id != "" {
+				return s.one(c, all, id)
+			}
+			newest := make([]plan.Summary, 0, len(all))
+			for i := len(all) - 1; i >= 0; i-- {
+				newest = append(newest, all[i])
+			}
+			if c.Bool("json") {
+				return s.print(newest)
+			}
+			for _, sum := range newest {
+				fmt.Fprintf(s.out, "%s  %s  by %s: %s\n", sum.At.Format(time.DateTime), headline(sum), sum.By, sum.Reason) //nolint:errcheck // stdout
+			}
+			return nil
+		},
+	}
+}
+
+func (s *session) one(c *cli.Context, all []plan.Summary, id string) error {
+	for _, sum := range all {
+		if sum.ID != id {
+			continue
+		}
+		if c.Bool("json") {
+			return s.print(sum)
+		}
+		fmt.Fprintf(s.out, "%s\nby %s at %s: %s\n", headline(sum), sum.By, sum.At.Format(time.RFC3339Nano), sum.Reason) //nolint:errcheck // stdout
+		for _, e := range sum.Journal {
+			if e.Phase != plan.Started {
+				fmt.Fprintln(s.out, Line(e)) //nolint:errcheck // stdout
+			}
+		}
+		renderTimes(s, sum.Times)
+		return nil
+	}
+	return errExit{ExitFailed, fmt.Sprintf("no switch %s in the history; `baton history` lists them", id)}
+}
+
+func renderTimes(s *session, t plan.Times) {
+	for _, m := range []struct {
+		name string
+		at   time.Time
+	}{
+		{"last good sample", t.LastGood}, {"first bad sample", t.FirstBad}, {"verdict", t.Verdict}, {"lock", t.Lock}, {"fenced", t.Fenced},
+		{"released", t.Released}, {"promoted", t.Promoted}, {"committed", t.Committed}, {"bound", t.Bound}, {"verified", t.Verified},
+		{"works through the VIP since", t.WorksSince},
+	} {
+		if !m.at.IsZero() {
+			fmt.Fprintf(s.out, "  %-28s %s  %+d ms\n", m.name, m.at.Format("15:04:05.000"), m.at.Sub(t.Verdict).Milliseconds()) //nolint:errcheck // stdout
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"crypto/tls"
+	"crypto/x509"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/config"
+	"github.com/baton-ha/baton/internal/guard"
+	"github.com/baton-ha/baton/vip"
+	"github.com/baton-ha/baton/vip/keepalived"
+)
+
+// newBinder is what the configuration asks for; what is missing is an error, never a silent other way.
+func newBinder(cfg config.Config, site cluster.Site, log *slog.Logger) (guard.Binder, error) {
+	addr, err := vip.NewAddress(vip.AddressConfig{VIP: cfg.Cluster.VIP.Addr, Interface: site.Interface, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("prepare the VIP's address: %w", err)
+	}
+	if cfg.Bind == config.BindNetlink {
+		return netlinkBinder{addr, vip.NewNetlink(addr)}, nil
+	}
+	k, err := keepalived.New(keepalived.Config{
+		VIP: cfg.Cluster.VIP.Addr, Interface: site.Interface, RouterID: cfg.RouterIDOf(site.Name),
+		StateDir: filepath.Join(cfg.StateDir, "keepalived"), Log: log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bind: keepalived: %w", err)
+	}
+	return keepalivedBinder{addr, k}, nil
+}
+
+// keepalivedBinder is `bind: keepalived`: the real program, as Baton's own instance.
+type keepalivedBinder struct {
+	addr *vip.Address
+	k    *keepalived.Binder
+}
+
+func (b keepalivedBinder) Bind(ctx context.Context, lifetime time.Duration) (guard.Facts, error) {
+	if err := b.k.Bind(ctx, lifetime); err != nil {
+		return nil, err
+	}
+	return withMAC(ctx, b.addr, guard.Facts{"binder": "keepalived"})
+}
+
+func (b keepalivedBinder) Unbind(ctx context.Context) (guard.Facts, error) {
+	return guard.Facts{"binder": "keepalived"}, b.k.Unbind(ctx)
+}
+
+// Extend gives the address the new lifetime, and says when keepalived is not there any more: the address alone would go on serving,
+// and nobody would take it off by SIGTERM.
+func (b keepalivedBinder) Extend(ctx context.Context, lifetime time.Duration) error {
+	if err := b.addr.Extend(ctx, lifetime); err != nil {
+		return err
+	}
+	s, err := b.k.State(ctx)
+	if err != nil {
+		return err
+	}
+	return s.Cause
+}
+
+func (b keepalivedBinder) Held(ctx context.Context) (bool, error) {
+	s, err := b.addr.State(ctx)
+	return s.Present, err
+}
+
+// clientTLS reads the client's certificates for etcd; nil without any.
+func clientTLS(t config.TLS) (*tls.Config, error) {
+	if t == (config.TLS{}) {
+		return nil, nil //nolint:nilnil // plain TCP is a configuration
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read etcd's CA: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("read etcd's CA: %s holds no certificate", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("read etcd's client certificate: %w", err)
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	return out, nil
+}

@@ -1,0 +1,189 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/config"
+	"github.com/baton-ha/baton/internal/guard"
+	"github.com/baton-ha/baton/internal/mysql"
+	"github.com/baton-ha/baton/internal/mysql/gtid"
+)
+
+// databases opens step connections with the admin account.
+type databases struct{ cfg config.Config }
+
+func newDatabases(cfg config.Config) *databases { return &databases{cfg} }
+
+// Open implements guard.Databases.
+func (d *databases) Open(ctx context.Context, in cluster.Instance) (guard.Database, error) {
+	s := serverOf(d.cfg, in.Addr)
+	c, err := s.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &database{cfg: d.cfg, addr: in.Addr, c: c}, nil
+}
+
+// database is one step connection. GTID sets cross this border as the server's own text.
+type database struct {
+	cfg  config.Config
+	addr netip.AddrPort
+	c    *mysql.Conn
+}
+
+func (d *database) Close() error {
+	d.c.Close()
+	return nil
+}
+
+func (d *database) KillOlder(ctx context.Context, check guard.Check) error {
+	_, err := d.c.KillSteps(ctx, mysql.Check(check))
+	return err
+}
+
+func (d *database) FenceWrites(ctx context.Context, check guard.Check) (string, error) {
+	f, err := d.c.FenceWrites(ctx, mysql.Check(check))
+	return f.Executed.String(), err
+}
+
+func (d *database) Cut(ctx context.Context, check guard.Check) (string, error) {
+	c, err := d.c.Cut(ctx, mysql.Check(check))
+	return c.Received.String(), err
+}
+
+func (d *database) CatchUp(ctx context.Context, check guard.Check, upTo string) (string, error) {
+	set, err := d.parse(ctx, upTo)
+	if err != nil {
+		return "", err
+	}
+	got, err := d.c.CatchUp(ctx, mysql.Check(check), set)
+	return got.String(), err
+}
+
+// parse reads a set that an instance of the same family gave.
+func (d *database) parse(_ context.Context, text string) (gtid.Set, error) {
+	if text == "" {
+		return gtid.Set{}, nil
+	}
+	kind := gtid.MySQL
+	if d.c.MariaDB() {
+		kind = gtid.MariaDBPos
+	}
+	set, err := gtid.Parse(kind, text)
+	if err != nil {
+		return gtid.Set{}, fmt.Errorf("read GTIDs of the old instance: %w", err)
+	}
+	return set, nil
+}
+
+func (d *database) Promote(ctx context.Context, check guard.Check, e guard.Epoch) (string, error) {
+	p, err := d.c.Promote(ctx, mysql.Check(check), epochOf(e), nil)
+	return p.Executed.String(), err
+}
+
+func epochOf(e guard.Epoch) mysql.Epoch {
+	return mysql.Epoch{Epoch: e.Epoch, Switch: e.Switch, Site: string(e.Site)}
+}
+
+// Demote undoes a cut or a promotion: read-only first, then the replica runs again.
+func (d *database) Demote(ctx context.Context, check guard.Check) error {
+	if _, err := d.c.FenceWrites(ctx, mysql.Check(check)); err != nil {
+		return err
+	}
+	return d.c.RestartIO(ctx, mysql.Check(check))
+}
+
+// Restore makes an instance writable under an epoch that its data has not passed.
+func (d *database) Restore(ctx context.Context, check guard.Check, e guard.Epoch) error {
+	st, err := d.c.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if st.Epoch != nil && st.Epoch.Epoch > e.Epoch {
+		return fmt.Errorf("make %s writable under epoch %d: its data has seen epoch %d: %w", d.addr, e.Epoch, st.Epoch.Epoch, mysql.ErrEpoch)
+	}
+	if st.Replica != nil && st.Replica.SQLRunning == "Yes" {
+		return fmt.Errorf("make %s writable: it replicates from %s: %w", d.addr, st.Replica.SourceHost, mysql.ErrReplica)
+	}
+	return d.c.Unfence(ctx, mysql.Check(check))
+}
+
+// Rejoin implements guard.Database: the source's binlog state is read first, over a connection of its own.
+func (d *database) Rejoin(ctx context.Context, check guard.Check, source cluster.Instance) (map[string]string, error) {
+	src, err := serverOf(d.cfg, source.Addr).Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	st, err := src.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := d.c.Rejoin(ctx, mysql.Check(check), mysql.Replication{
+		Addr:    source.Addr,
+		Account: mysql.Account{User: d.cfg.MySQL.Replication.User, Password: d.cfg.MySQL.Replication.Password.Reveal()},
+	}, st.BinlogState)
+	facts := map[string]string{}
+	var errant *mysql.ErrantError
+	if errors.As(err, &errant) {
+		facts["errant"] = errant.GTIDs.String()
+	}
+	if err == nil {
+		facts["gtid"] = r.Executed.String()
+	}
+	return facts, err
+}
+
+func (d *database) Arm(ctx context.Context, check guard.Check) error {
+	return d.c.ArmSemiSync(ctx, mysql.Check(check), 1)
+}
+
+func (d *database) Relax(ctx context.Context, check guard.Check) error {
+	return d.c.RelaxSemiSync(ctx, mysql.Check(check))
+}
+
+// selfFence is the guard's hold on its own site's MySQL when its lease ends by itself.
+type selfFence struct {
+	data *databases
+	c    cluster.Cluster
+	site cluster.Site
+}
+
+func (f selfFence) Fence(ctx context.Context, check func() error) error {
+	return f.each(ctx, func(ctx context.Context, db guard.Database) error {
+		_, err := db.FenceWrites(ctx, check)
+		return err
+	})
+}
+
+func (f selfFence) Unfence(ctx context.Context, check func() error, epoch int64) error {
+	return f.each(ctx, func(ctx context.Context, db guard.Database) error {
+		return db.Restore(ctx, check, guard.Epoch{Epoch: epoch, Site: f.site.Name})
+	})
+}
+
+// each goes over the site's instances side by side: one that hangs must not keep the others from being fenced.
+func (f selfFence) each(ctx context.Context, fn func(context.Context, guard.Database) error) error {
+	errs := make(chan error, len(f.site.Instances))
+	for _, in := range f.site.Instances {
+		go func() {
+			db, err := f.data.Open(ctx, in)
+			if err == nil {
+				err = errors.Join(fn(ctx, db), db.Close())
+			}
+			if err != nil {
+				err = fmt.Errorf("shard %s: %w", in.Shard, err)
+			}
+			errs <- err
+		}()
+	}
+	var all error
+	for range f.site.Instances {
+		all = errors.Join(all, <-errs)
+	}
+	return all
+}

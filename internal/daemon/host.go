@@ -1,0 +1,192 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/guard"
+	"github.com/baton-ha/baton/internal/lease"
+	"github.com/baton-ha/baton/vip"
+	"github.com/baton-ha/baton/vip/gate"
+)
+
+// kernelGate is the eBPF gate as the guard sees it.
+type kernelGate struct{ g *gate.Gate }
+
+func (k kernelGate) Install(ctx context.Context, preload lease.Boot) error {
+	return k.g.Install(ctx, gate.Word(preload))
+}
+
+func (k kernelGate) Word() uint64 { return uint64(k.g.Word()) }
+
+func (k kernelGate) Swap(old uint64, deadline lease.Boot) error {
+	if out := k.g.Swap(gate.Word(old), gate.Word(deadline)); out != gate.Swapped {
+		return fmt.Errorf("swap the gate's word: %s: %w", out, guard.ErrOvertaken)
+	}
+	return nil
+}
+
+func (k kernelGate) Shut(ctx context.Context) error {
+	if _, err := k.g.Close(); err != nil {
+		return err
+	}
+	return k.g.Verify(ctx)
+}
+
+func (k kernelGate) Verify(ctx context.Context) error { return k.g.Verify(ctx) }
+
+// gated lists the interfaces that the gate must stand on: every Ethernet interface that is up. One that is left out would serve the
+// VIP ungated, since Linux answers for an address on any interface.
+func gated() ([]string, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	var out []string
+	for _, i := range all {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && len(i.HardwareAddr) == 6 {
+			out = append(out, i.Name)
+		}
+	}
+	return out, nil
+}
+
+// netlinkBinder is `bind: netlink`.
+type netlinkBinder struct {
+	addr *vip.Address
+	nl   *vip.Netlink
+}
+
+func (b netlinkBinder) Bind(ctx context.Context, lifetime time.Duration) (guard.Facts, error) {
+	if err := b.nl.Bind(ctx, lifetime); err != nil {
+		return nil, err
+	}
+	return withMAC(ctx, b.addr, guard.Facts{"binder": "netlink"})
+}
+
+func withMAC(ctx context.Context, addr *vip.Address, f guard.Facts) (guard.Facts, error) {
+	s, err := addr.State(ctx)
+	if err != nil {
+		return f, err
+	}
+	f["mac"] = s.MAC.String()
+	return f, nil
+}
+
+func (b netlinkBinder) Unbind(ctx context.Context) (guard.Facts, error) {
+	err := b.nl.Unbind(ctx)
+	return guard.Facts{"binder": "netlink"}, err
+}
+
+func (b netlinkBinder) Extend(ctx context.Context, lifetime time.Duration) error {
+	return b.addr.Extend(ctx, lifetime)
+}
+
+func (b netlinkBinder) Held(ctx context.Context) (bool, error) {
+	s, err := b.addr.State(ctx)
+	return s.Present, err
+}
+
+// wire is what the guard says and hears on the VIP's interface.
+type wire struct {
+	vip       cluster.VIP
+	iface     string
+	announcer *vip.Announcer
+	prober    *vip.Prober
+	sockets   *vip.Sockets
+	log       *slog.Logger
+	open      func() bool // the gate is open here
+}
+
+func newWire(ctx context.Context, v cluster.VIP, iface string, open func() bool, log *slog.Logger) (*wire, error) {
+	w := &wire{vip: v, iface: iface, log: log, open: open}
+	var err error
+	if w.announcer, err = vip.NewAnnouncer(vip.AnnouncerConfig{VIP: v.Addr, Interface: iface, Log: log}); err != nil {
+		return nil, fmt.Errorf("prepare announcements: %w", err)
+	}
+	if w.prober, err = vip.NewProber(vip.ProberConfig{VIP: v.Addr, Interface: iface, Every: probeEvery, Log: log}); err != nil {
+		return nil, fmt.Errorf("prepare ARP probes: %w", err)
+	}
+	if w.sockets, err = vip.NewSockets(vip.SocketsConfig{VIP: v.Addr, Log: log}); err != nil {
+		return nil, fmt.Errorf("prepare sockets: %w", err)
+	}
+	return w, errors.Join(w.announcer.Open(ctx), w.sockets.Open(ctx)) // opened now, so that a switch does not pay for it
+}
+
+// probeEvery is the spacing of ARP probes during a switch. An answer takes 0.07 ms; 10 ms makes the 30 ms of silence after an
+// acknowledged release three probes.
+const probeEvery = 10 * time.Millisecond
+
+func (w *wire) Announce(ctx context.Context, owned func() error, first func(net.HardwareAddr)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	told := false
+	err := w.announcer.Announce(ctx, func() error {
+		if rep := w.announcer.Report(); !told && rep.Frames > 0 {
+			told = true
+			mac, _ := net.ParseMAC(rep.MAC) //nolint:errcheck // the announcer's own text of a MAC
+			first(mac)
+			go w.poke(ctx, owned)
+		}
+		return owned()
+	})
+	return err
+}
+
+// poke makes the gateway resolve the VIP anew, and its answer proves that it has.
+func (w *wire) poke(ctx context.Context, owned func() error) {
+	if !w.vip.Gateway.IsValid() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	proof, err := w.announcer.Poke(ctx, owned, []netip.Addr{w.vip.Gateway})
+	if err != nil && ctx.Err() == nil {
+		w.log.Warn("poke the gateway", slog.Any("err", err))
+	}
+	for _, c := range proof {
+		w.log.Info("neighbour has the VIP's new place", slog.String("addr", c.Addr.String()), slog.Duration("took", c.Took))
+	}
+}
+
+func (w *wire) Probe(ctx context.Context) error { return w.prober.Run(ctx) }
+
+func (w *wire) Silence() guard.Silence {
+	s := w.prober.Silence(time.Now())
+	return guard.Silence{Since: s.Since, Probes: s.Probes, MAC: s.LastMAC, At: s.LastAt}
+}
+
+// errOpened ends the refusing of clients: this host serves again.
+var errOpened = errors.New("the gate is open on this host")
+
+func (w *wire) Refuse(ctx context.Context) error {
+	r, err := vip.NewResetter(vip.ResetterConfig{VIP: w.vip.Addr, Interface: w.iface, Log: w.log, Closed: func() error {
+		if w.open() {
+			return errOpened
+		}
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	if err := r.Run(ctx); !errors.Is(err, errOpened) {
+		return err
+	}
+	return nil
+}
+
+func (w *wire) Clients(ctx context.Context) ([]netip.AddrPort, error) {
+	return w.sockets.Connections(ctx)
+}
+
+func (w *wire) Destroy(ctx context.Context) (int, error) { return w.sockets.Destroy(ctx) }
+
+func (w *wire) Tickle(ctx context.Context, clients []netip.AddrPort) (int, error) {
+	return w.sockets.Tickle(ctx, w.vip.Port, clients)
+}
