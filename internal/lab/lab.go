@@ -164,9 +164,34 @@ func (l *Lab) replicate(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for shard := range shardCount {
 		source, replica := l.mysql[sites[0].dbHost(shard)], l.mysql[sites[1].dbHost(shard)]
-		g.Go(func() error { return replica.Replicate(ctx, source) })
+		g.Go(func() error {
+			if err := replica.Replicate(ctx, source); err != nil {
+				return err
+			}
+			return acked(ctx, source)
+		})
 	}
 	return g.Wait()
+}
+
+// acked waits until the source has its replica: under lossless semi-sync every write before that hangs.
+func acked(ctx context.Context, source *mariadb.Instance) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		text, err := source.Query(ctx, "SHOW STATUS LIKE 'Rpl_semi_sync_master_clients'")
+		if err != nil {
+			return err
+		}
+		if text[0][1] == "1" {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the replica of %s: %w", source.Host.Name, context.Cause(ctx))
+		}
+	}
 }
 
 func (l *Lab) proxies(context.Context) error {

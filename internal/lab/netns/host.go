@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/baton-ha/baton/internal/lab/box"
@@ -32,8 +33,9 @@ type Host struct {
 
 	tid    int
 	inode  uint64
-	net    *os.File // handle of the network namespace
-	parent *os.File // handle of the box's
+	net    *os.File        // handle of the network namespace
+	link   *netlink.Handle // in it
+	parent *os.File        // handle of the box's
 	work   chan func()
 	ended  chan struct{}
 }
@@ -194,5 +196,8 @@ func (h *Host) ThreadID() int { return h.tid }
 func (h *Host) close() error {
 	close(h.work)
 	<-h.ended
+	if h.link != nil {
+		h.link.Close()
+	}
 	return errors.Join(h.net.Close(), h.parent.Close())
 }

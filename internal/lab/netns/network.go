@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -54,33 +53,7 @@ func New(dir string, specs []Spec) (*Network, error) {
 			return nil, fmt.Errorf("attach host %s: %w", s.Name, err)
 		}
 	}
-	return n, n.forwarding()
-}
-
-// forwarding waits until the kernel has seen every port's carrier: a millisecond, or seconds when the machine makes and ends other
-// namespaces meanwhile. A server that connects before it waits for lost packets far longer.
-func (n *Network) forwarding() error {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(carrierBudget)
-	for {
-		links, err := n.link.LinkList()
-		if err != nil {
-			return fmt.Errorf("list the ports of the switch: %w", err)
-		}
-		down := slices.DeleteFunc(links, func(l netlink.Link) bool {
-			_, port := n.ports[l.Attrs().Index]
-			return !port || l.Attrs().OperState == netlink.OperUp
-		})
-		if len(down) == 0 {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			return fmt.Errorf("%d ports of the switch have no carrier after %v, first %s: the machine is overloaded", len(down), carrierBudget, down[0].Attrs().Name)
-		}
-	}
+	return n, nil
 }
 
 func (n *Network) bridge() error {
@@ -130,26 +103,56 @@ func (n *Network) attach(dir string, s Spec) error {
 	if err := host.address(s.Addr); err != nil {
 		return err
 	}
-	return n.link.LinkSetUp(port)
+	return n.plug(s.Name)
+}
+
+// plug sets the host's port up and waits until both ends of the cable send. The kernel gives an end that gets its carrier later a
+// queue that drops everything until a machine-wide job has run, up to ten seconds on a busy machine; asking for one single link
+// runs that job for it at once.
+func (n *Network) plug(name string) error {
+	host, err := n.Host(name)
+	if err != nil {
+		return err
+	}
+	if err := up(n.link, portPrefix+name); err != nil {
+		return err
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(carrierBudget)
+	for {
+		port, err := n.link.LinkByName(portPrefix + name)
+		if err != nil {
+			return err
+		}
+		eth, err := host.link.LinkByName(Interface)
+		if err != nil {
+			return err
+		}
+		if port.Attrs().OperState == netlink.OperUp && eth.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return fmt.Errorf("the cable of %s has no carrier after %v", name, carrierBudget)
+		}
+	}
 }
 
 func (h *Host) address(addr netip.Prefix) error {
-	return h.Do(func() error {
-		nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
-		}
-		defer nl.Close()
-		eth, err := nl.LinkByName(Interface)
-		if err != nil {
-			return err
-		}
-		ip := &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(addr.Bits(), addr.Addr().BitLen())}
-		if err := nl.AddrAdd(eth, &netlink.Addr{IPNet: ip}); err != nil {
-			return err
-		}
-		return errors.Join(up(nl, "lo"), up(nl, Interface))
-	})
+	if err := h.Do(func() (err error) { h.link, err = netlink.NewHandle(unix.NETLINK_ROUTE); return }); err != nil {
+		return err
+	}
+	eth, err := h.link.LinkByName(Interface)
+	if err != nil {
+		return err
+	}
+	ip := &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(addr.Bits(), addr.Addr().BitLen())}
+	if err := h.link.AddrAdd(eth, &netlink.Addr{IPNet: ip}); err != nil {
+		return err
+	}
+	return errors.Join(up(h.link, "lo"), up(h.link, Interface))
 }
 
 func up(h *netlink.Handle, name string) error {
@@ -179,12 +182,7 @@ func (n *Network) Port(index int) (string, bool) {
 }
 
 // Cut pulls the host's cable at the switch: its addresses stay, its carrier goes.
-func (n *Network) Cut(name string) error { return n.carrier(name, n.link.LinkSetDown) }
-
-// Mend plugs the cable in again.
-func (n *Network) Mend(name string) error { return n.carrier(name, n.link.LinkSetUp) }
-
-func (n *Network) carrier(name string, set func(netlink.Link) error) error {
+func (n *Network) Cut(name string) error {
 	if _, err := n.Host(name); err != nil {
 		return err
 	}
@@ -192,8 +190,16 @@ func (n *Network) carrier(name string, set func(netlink.Link) error) error {
 	if err != nil {
 		return fmt.Errorf("find the port of %s: %w", name, err)
 	}
-	if err := set(port); err != nil {
-		return fmt.Errorf("set the port of %s: %w", name, err)
+	if err := n.link.LinkSetDown(port); err != nil {
+		return fmt.Errorf("cut the cable of %s: %w", name, err)
+	}
+	return nil
+}
+
+// Mend plugs the cable in again.
+func (n *Network) Mend(name string) error {
+	if err := n.plug(name); err != nil {
+		return fmt.Errorf("mend the cable of %s: %w", name, err)
 	}
 	return nil
 }
