@@ -211,7 +211,7 @@ func (a *Announcer) tolerate(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	a.log.Warn("the VIP was not announced: neighbours may look for it elsewhere until the next announcement",
-		"addr", a.cfg.VIP.String(), "interface", a.cfg.Interface, "err", err)
+		slog.String("addr", a.cfg.VIP.String()), slog.Any("err", err))
 	return nil
 }
 

@@ -106,7 +106,8 @@ func gate(t *testing.T) {
 	run(t, "nft", "add table netdev gate; add chain netdev gate out { type filter hook egress device eth0 priority 0; }; "+
 		"add rule netdev gate out ether type arp arp saddr ip 10.77.0.100 drop; "+
 		"add chain netdev gate in { type filter hook ingress device eth0 priority 0; }; "+
-		"add rule netdev gate in ip daddr 10.77.0.100 drop")
+		"add rule netdev gate in ip daddr 10.77.0.100 drop; "+
+		"add rule netdev gate in ether type arp arp saddr ip != 10.77.0.100 arp daddr ip 10.77.0.100 drop")
 }
 
 func TestClosedGateIsNamed(t *testing.T) {

@@ -132,21 +132,3 @@ func (p *poke) collect(ctx context.Context, until time.Time) {
 		p.done = append(p.done, Confirmation{Addr: answer.SenderIP, MAC: answer.SenderHardwareAddr, Took: time.Since(p.start)})
 	}
 }
-
-// readUntil reads one frame. Its error is the cause of ctx, os.ErrDeadlineExceeded when the time is up, or the socket's.
-func readUntil(ctx context.Context, conn *packet.Conn, until time.Time) ([]byte, error) {
-	if err := conn.SetReadDeadline(until); err != nil {
-		return nil, fmt.Errorf("read a frame: %w", err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) }) // wakes the read
-	defer stop()
-	buf := make([]byte, 256) // every filter of this package cuts shorter
-	n, _, err := conn.ReadFrom(buf)
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read a frame: %w", err)
-	}
-	return buf[:n], nil
-}

@@ -110,7 +110,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}()
 	next := time.Now()
 	for ctx.Err() == nil {
-		err := error(nil)
+		var err error
 		if conn == nil {
 			conn, err = p.listen(ctx)
 		}
@@ -271,7 +271,8 @@ func (p *Prober) blind(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.sil.Blind == nil && !errors.Is(err, ErrNotProbing) {
-		p.log.Warn("cannot ask who has the VIP", "addr", p.cfg.VIP.String(), "interface", p.cfg.Interface, "err", err)
+		p.log.Warn("cannot ask who has the VIP: its silence is unknown until the link works", slog.String("addr", p.cfg.VIP.String()),
+			slog.Any("err", err))
 	}
 	p.sil.Since, p.sil.Probes, p.sil.Blind = time.Time{}, 0, err
 }

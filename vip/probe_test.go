@@ -93,8 +93,10 @@ func TestResolve(t *testing.T) {
 	l := newLab(t)
 	p := newProber(t, ProberConfig{})
 	l.client.Do(func() {
-		if mac, err := p.Resolve(patience(t), 60*time.Millisecond); !errors.Is(err, ErrSilent) {
-			t.Errorf("Resolve of nobody = %v, %v", mac, err)
+		for range 20 {
+			if mac, err := p.Resolve(patience(t), 15*time.Millisecond); !errors.Is(err, ErrSilent) {
+				t.Errorf("Resolve of nobody = %v, %v", mac, err)
+			}
 		}
 	})
 	l.a.Do(func() { check(t, l.addrA.Add(patience(t), time.Minute)) })
@@ -117,6 +119,29 @@ func TestResolve(t *testing.T) {
 	l.a.Do(func() { // the holder asks: its own kernel does not count
 		if mac, err := p.Resolve(patience(t), 60*time.Millisecond); !errors.Is(err, ErrSilent) {
 			t.Errorf("the holder resolved %s, %v", mac, err)
+		}
+	})
+}
+
+func TestProberWorksBehindAClosedGate(t *testing.T) {
+	l := newLab(t)
+	l.a.Do(func() {
+		gate(t)
+		check(t, l.addrA.Add(patience(t), time.Minute)) // gated: it answers nothing
+	})
+	l.b.Do(func() { check(t, l.addrB.Add(patience(t), time.Minute)) })
+	p := newProber(t, ProberConfig{})
+	running(t, l.a, p.Run)
+	nettest.Until(t, "the other holder answers", func() bool { return p.Silence(time.Now()).LastMAC.String() == l.b.MAC.String() })
+	l.b.Do(func() { check(t, l.addrB.Remove(patience(t))) })
+	nettest.Until(t, "silence", func() bool { return p.Silence(time.Now()).Probes >= 3 })
+	ann := newAnnouncer(t, AnnouncerConfig{})
+	before := time.Now()
+	running(t, l.b, func(ctx context.Context) error { return ann.Announce(ctx, l.owned) })
+	nettest.Until(t, "an announcement ends the silence", func() bool { return p.Silence(time.Now()).LastAt.After(before) })
+	l.client.Do(func() {
+		if mac, err := p.Resolve(patience(t), 15*time.Millisecond); !errors.Is(err, ErrSilent) {
+			t.Errorf("a gated host answered: %v, %v", mac, err)
 		}
 	})
 }

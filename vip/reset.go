@@ -104,7 +104,7 @@ func (r *Resetter) ignoreOutgoing(conn *packet.Conn) {
 		err = errors.Join(err, set)
 	}
 	if err != nil {
-		r.log.Debug("outgoing frames are filtered late", "err", err)
+		r.log.Debug("outgoing frames are filtered late", slog.Any("err", err))
 	}
 }
 
@@ -147,7 +147,8 @@ func (r *Resetter) answer(conn *packet.Conn, frame []byte) error {
 	out = append(out, frame[12:14]...)
 	out = append(out, reset.marshal()...)
 	if _, err := conn.WriteTo(out, &packet.Addr{HardwareAddr: frame[6:12]}); err != nil {
-		r.log.Warn("a client of the VIP was not refused and will wait for its own timeout", "addr", reset.dst.String(), "err", err)
+		r.log.Warn("a client of the VIP was not refused and will wait for its own timeout", slog.String("addr", reset.dst.String()),
+			slog.Any("err", err))
 		return nil
 	}
 	r.sent.Add(1)

@@ -190,8 +190,8 @@ func (s *Sockets) Destroy(ctx context.Context) (int, error) {
 	return n, errors.Join(errs...)
 }
 
-// destroy names the socket by its cookie as well. Without one the kernel looks the addresses up as it does for a packet, and for a
-// connection that ended meanwhile it would find, and close, the listener.
+// destroy names the socket by its cookie as well. Without one the kernel looks the addresses up as it does for a packet: for a
+// connection that ended meanwhile it finds the listener, and many kernels close that one then.
 func destroy(diag *nl.SocketHandle, c conn) error {
 	req := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: diag}

@@ -126,26 +126,22 @@ func (s *Subscription) Next(ctx context.Context) (AddressEvent, error) {
 	}
 }
 
+// receive reads one datagram. What was read counts, also when ctx ended meanwhile: a lost event would be waited for in vain.
 func (s *Subscription) receive(ctx context.Context) ([]syscall.NetlinkMessage, error) {
-	if err := s.file.SetReadDeadline(time.Time{}); err != nil {
-		return nil, fmt.Errorf("read address events: %w", err)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) }) // wakes the read; closed means woken
-	defer stop()
 	buf := make([]byte, 32<<10) // the kernel builds messages of at most a page or 16 kB
 	var n int
 	var got error
-	err := s.raw.Read(func(fd uintptr) bool {
-		n, _, got = unix.Recvfrom(int(fd), buf, 0)
-		return !errors.Is(got, unix.EAGAIN)
+	err := wakeable(ctx, s.file, time.Time{}, func() error {
+		return s.raw.Read(func(fd uintptr) bool {
+			n, _, got = unix.Recvfrom(int(fd), buf, 0)
+			return !errors.Is(got, unix.EAGAIN)
+		})
 	})
-	switch {
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case err != nil:
+	if err == nil {
+		err = got
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read address events: %w", err)
-	case got != nil:
-		return nil, fmt.Errorf("read address events: %w", got)
 	}
 	msgs, err := syscall.ParseNetlinkMessage(buf[:n])
 	if err != nil {

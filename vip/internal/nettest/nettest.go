@@ -157,7 +157,17 @@ func (l *Lan) Host(last int) *Host {
 	must(l.t, nl.AddrAdd(eth, &netlink.Addr{IPNet: &net.IPNet{IP: h.Addr.AsSlice(), Mask: net.CIDRMask(24, 32)}}))
 	must(l.t, nl.LinkSetUp(eth))
 	h.MAC = eth.Attrs().HardwareAddr
+	Until(l.t, "the cable carries", func() bool { return isUp(l.t, nl, "eth0") && isUp(l.t, l.h, h.port) })
 	return h
+}
+
+// isUp says whether the kernel has noticed the carrier, which it does by and by: until then a bridge drops what comes in at the port,
+// and a SYN that is lost so costs its sender a second.
+func isUp(t testing.TB, h *netlink.Handle, name string) bool {
+	t.Helper()
+	link, err := h.LinkByName(name)
+	must(t, err)
+	return link.Attrs().OperState == netlink.OperUp
 }
 
 // Cable plugs the host's cable in or pulls it.
@@ -167,6 +177,7 @@ func (h *Host) Cable(in bool) {
 	must(h.t, err)
 	if in {
 		must(h.t, h.lan.h.LinkSetUp(port))
+		Until(h.t, "the cable carries", func() bool { return isUp(h.t, h.lan.h, h.port) })
 	} else {
 		must(h.t, h.lan.h.LinkSetDown(port))
 	}
