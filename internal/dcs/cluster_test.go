@@ -92,11 +92,17 @@ func prepare(t testing.TB, n int) *etcdCluster {
 func startCluster(t testing.TB, n int) *etcdCluster {
 	t.Helper()
 	c := prepare(t, n)
+	c.start()
+	return c
+}
+
+func (c *etcdCluster) start() {
+	c.t.Helper()
 	var ready []<-chan struct{}
 	for _, node := range c.nodes {
-		ready = append(ready, node.start(t))
+		ready = append(ready, node.start(c.t))
 	}
-	t.Cleanup(func() { // all at once: each takes a second to close its peers' connections
+	c.t.Cleanup(func() { // all at once: each takes a second to close its peers' connections
 		for _, node := range c.nodes {
 			if node.cancel != nil {
 				node.cancel()
@@ -104,9 +110,8 @@ func startCluster(t testing.TB, n int) *etcdCluster {
 		}
 	})
 	for _, r := range ready {
-		receive(t, r, "a member is ready")
+		receive(c.t, r, "a member is ready")
 	}
-	return c
 }
 
 // start runs the member in this process; the channel closes when it is ready.

@@ -21,6 +21,9 @@ import (
 
 var errClosed = errors.New("client is closed")
 
+// alertWait is how long a refusal may take that was sent before the connection broke: it is in the kernel's buffer already.
+const alertWait = 20 * time.Millisecond
+
 // endpoint is one member of etcd and the one client that talks to it alone: the choice of the member is ours, never grpc's.
 type endpoint struct {
 	url   string
@@ -106,7 +109,9 @@ func (p *endpoint) dial(ctx context.Context, addr string) (net.Conn, error) {
 		},
 	}
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
-	p.note(err)
+	if err != nil || p.cfg.TLS == nil {
+		p.note(err)
+	}
 	return conn, err
 }
 
@@ -130,7 +135,7 @@ func (p *endpoint) explain(err error, sent bool) error {
 	return fmt.Errorf("%w: %w", err, *fault)
 }
 
-// notingTLS keeps the reason of a failed handshake. With TLS 1.3 a server's refusal of our certificate arrives after it, at the first read.
+// notingTLS keeps the reason of a failed handshake.
 type notingTLS struct {
 	credentials.TransportCredentials
 	p *endpoint
@@ -142,22 +147,37 @@ func (c notingTLS) ClientHandshake(ctx context.Context, authority string, raw ne
 		c.p.note(err)
 		return conn, info, err
 	}
-	return notingConn{conn, c.p}, info, nil
+	return &notingConn{Conn: conn, p: c.p}, info, nil
 }
 
 func (c notingTLS) Clone() credentials.TransportCredentials {
 	return notingTLS{c.TransportCredentials.Clone(), c.p}
 }
 
+// notingConn listens for the server's refusal of our certificate: with TLS 1.3 it arrives after the handshake, at the first read.
+// Only a read that succeeds proves that we are let in.
 type notingConn struct {
 	net.Conn
-	p *endpoint
+	p     *endpoint
+	letIn sync.Once
 }
 
-func (c notingConn) Read(b []byte) (int, error) {
+func (c *notingConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if err != nil && deniedByTLS(err) {
+	switch {
+	case err == nil:
+		c.letIn.Do(func() { c.p.note(nil) })
+	case deniedByTLS(err):
 		c.p.note(err)
+	}
+	return n, err
+}
+
+// Write looks for the refusal when it fails: grpc closes the connection at once then, and its reader may never see it.
+func (c *notingConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil && c.SetReadDeadline(time.Now().Add(alertWait)) == nil {
+		_, _ = c.Read(make([]byte, 1))
 	}
 	return n, err
 }

@@ -178,9 +178,7 @@ func (m *Member) stop(etcd *embed.Etcd) error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := etcd.Server.TryTransferLeadershipOnShutdown(); err != nil {
-			m.cfg.Log.Debug("leadership not handed over", slog.String("node", m.cfg.Name), slog.Any("err", err))
-		}
+		m.handOver(etcd.Server)
 		m.server.Store(nil)
 		m.mu.Lock()
 		rpcs := m.rpcs
@@ -199,6 +197,24 @@ func (m *Member) stop(etcd *embed.Etcd) error {
 		return nil
 	case <-limit.C:
 		return fmt.Errorf("stop embedded etcd %s: not done after %v", m.cfg.Name, stopLimit)
+	}
+}
+
+// handOver gives leadership away if this member has it. When the others are gone as well, etcd would try for six seconds;
+// two elections are enough for any that is there, and the stop that follows ends the attempt.
+func (m *Member) handOver(s *etcdserver.EtcdServer) {
+	done := make(chan error, 1)
+	go func() { done <- s.TryTransferLeadershipOnShutdown() }()
+	limit := time.NewTimer(2 * time.Duration(m.cfg.ElectionMS) * time.Millisecond)
+	defer limit.Stop()
+	var err error
+	select {
+	case err = <-done:
+	case <-limit.C:
+		err = errors.New("no other member took it")
+	}
+	if err != nil {
+		m.cfg.Log.Debug("leadership not handed over", slog.String("node", m.cfg.Name), slog.Any("err", err))
 	}
 }
 
