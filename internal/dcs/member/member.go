@@ -55,11 +55,14 @@ type TLS struct {
 	Cert, Key, CA string // paths
 }
 
-func (t TLS) info() transport.TLSInfo {
+// info reads the files once, to find a mistake before etcd starts: it would notice after it has reported readiness.
+func (t TLS) info() (transport.TLSInfo, error) {
 	if t == (TLS{}) {
-		return transport.TLSInfo{}
+		return transport.TLSInfo{}, nil
 	}
-	return transport.TLSInfo{CertFile: t.Cert, KeyFile: t.Key, TrustedCAFile: t.CA, ClientCertAuth: true}
+	info := transport.TLSInfo{CertFile: t.Cert, KeyFile: t.Key, TrustedCAFile: t.CA, ClientCertAuth: true}
+	_, err := info.ServerConfig()
+	return info, err
 }
 
 func (t TLS) url(addr string) string {
@@ -233,7 +236,10 @@ func (m *Member) config(broken chan<- error) (*embed.Config, error) {
 	cfg.ListenClientUrls = listen(m.cfg.ClientTLS, m.cfg.ClientAddr)
 	cfg.ListenPeerUrls = listen(m.cfg.PeerTLS, m.cfg.PeerAddr)
 	cfg.AdvertiseClientUrls, cfg.AdvertisePeerUrls = cfg.ListenClientUrls, cfg.ListenPeerUrls
-	cfg.ClientTLSInfo, cfg.PeerTLSInfo = m.cfg.ClientTLS.info(), m.cfg.PeerTLS.info()
+	var clientErr, peerErr error
+	cfg.ClientTLSInfo, clientErr = m.cfg.ClientTLS.info()
+	cfg.PeerTLSInfo, peerErr = m.cfg.PeerTLS.info()
+	errs = append(errs, clientErr, peerErr)
 	cfg.InitialCluster, cfg.InitialClusterToken = m.initialCluster(), m.cfg.Token
 	// "new" holds only without data; a member that lost its data is refused by the others that remember it.
 	cfg.ClusterState = embed.ClusterStateFlagNew
