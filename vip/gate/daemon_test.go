@@ -48,7 +48,11 @@ func TestFrozenPredecessorWritesIntoAnOrphanedMap(t *testing.T) {
 			tr.flows(20)
 			d.signal(t, syscall.SIGSTOP)
 
-			g := l.installed(l.config(v.method, v.unmapped), 0)
+			g := l.installed(l.config(v.method, v.unmapped), Now().Add(time.Hour))
+			after(t, d.lastDeadline(t))
+			tr.flows(20) // the predecessor's gate has closed, and is not in the way
+			_, err := g.Close()
+			l.must(err)
 			closed := Now()
 			renewals := len(d.said("outcome"))
 			d.signal(t, syscall.SIGCONT)
