@@ -216,7 +216,8 @@ func connectionOf(r *record) Connection {
 	}
 }
 
-// SysParams asks for the parameters of server.xml in force. Names keep Mycat's prefixes ("Mycat_bindIp").
+// SysParams asks for the parameters of server.xml in force, by name in lower case without Mycat's prefix ("Mycat_bindIp" is "bindip").
+// switchType, notSwitch and everything else of schema.xml is not among them: only the file tells (ParseSchema).
 func (a *Admin) SysParams(ctx context.Context) (map[string]string, error) {
 	t, err := a.table(ctx, "show @@sysparam", "PARAM_NAME", "PARAM_VALUE")
 	if err != nil {
@@ -224,7 +225,9 @@ func (a *Admin) SysParams(ctx context.Context) (map[string]string, error) {
 	}
 	params := make(map[string]string, len(t.rows))
 	_, err = decode(t, func(r *record) struct{} {
-		params[r.text("PARAM_NAME")] = r.text("PARAM_VALUE")
+		name := strings.ToLower(r.text("PARAM_NAME"))
+		name = strings.TrimPrefix(strings.TrimPrefix(name, "mycat_"), "mysql_")
+		params[name] = r.text("PARAM_VALUE")
 		return struct{}{}
 	})
 	return params, err
