@@ -41,7 +41,8 @@ func (e errExit) Error() string { return e.text }
 func Main(args []string) int {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
-	err := app(os.Stdout, os.Stderr).RunContext(ctx, args)
+	a := app(os.Stdout, os.Stderr)
+	err := a.RunContext(ctx, Reorder(a.Commands, args))
 	if err == nil {
 		return ExitOK
 	}

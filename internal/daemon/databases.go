@@ -112,21 +112,29 @@ func (d *database) Restore(ctx context.Context, check guard.Check, e guard.Epoch
 	return d.c.Unfence(ctx, mysql.Check(check))
 }
 
-// Rejoin implements guard.Database: the source's binlog state is read first, over a connection of its own.
+// Rejoin implements guard.Database. One that follows the source already is left alone. Any other is still first, and only then the
+// source's state is read: the other way round what it received in between would look errant.
 func (d *database) Rejoin(ctx context.Context, check guard.Check, source cluster.Instance) (map[string]string, error) {
-	src, err := serverOf(d.cfg, source.Addr).Connect(ctx)
+	mine, err := d.c.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer src.Close()
-	st, err := src.Status(ctx)
+	if follows(mine, source) {
+		return map[string]string{"gtid": mine.Executed.String(), "how": "followed already"}, nil
+	}
+	if mine.Replica != nil && mine.Replica.IORunning != "No" {
+		if _, err := d.c.Cut(ctx, mysql.Check(check)); err != nil {
+			return nil, err
+		}
+	}
+	state, err := d.stateOf(ctx, source)
 	if err != nil {
 		return nil, err
 	}
 	r, err := d.c.Rejoin(ctx, mysql.Check(check), mysql.Replication{
 		Addr:    source.Addr,
 		Account: mysql.Account{User: d.cfg.MySQL.Replication.User, Password: d.cfg.MySQL.Replication.Password.Reveal()},
-	}, st.BinlogState)
+	}, state)
 	facts := map[string]string{}
 	var errant *mysql.ErrantError
 	if errors.As(err, &errant) {
@@ -136,6 +144,21 @@ func (d *database) Rejoin(ctx context.Context, check guard.Check, source cluster
 		facts["gtid"] = r.Executed.String()
 	}
 	return facts, err
+}
+
+func follows(st mysql.Status, source cluster.Instance) bool {
+	r := st.Replica
+	return r != nil && r.Source == source.Addr && r.IORunning == "Yes" && r.SQLRunning == "Yes" && st.ReadOnly && st.SemiSync.ReplicaEnabled
+}
+
+func (d *database) stateOf(ctx context.Context, in cluster.Instance) (gtid.Set, error) {
+	c, err := serverOf(d.cfg, in.Addr).Connect(ctx)
+	if err != nil {
+		return gtid.Set{}, err
+	}
+	defer c.Close()
+	st, err := c.Status(ctx)
+	return st.BinlogState, err
 }
 
 func (d *database) Arm(ctx context.Context, check guard.Check) error {
