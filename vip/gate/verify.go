@@ -92,7 +92,10 @@ func (g *Gate) cover(ctx context.Context, interfaces []string) error {
 		}
 	}
 	for _, h := range g.hooks {
-		if !slices.Contains(hooks, h) {
+		switch at := slices.IndexFunc(hooks, func(n *hook) bool { return n.name == h.name && n.dir == h.dir }); {
+		case at < 0 && slices.Contains(interfaces, h.name):
+			hooks = append(hooks, h) // still wanted but not found: Verify must go on to say so
+		case at < 0 || hooks[at] != h:
 			errs = append(errs, h.close())
 		}
 	}

@@ -180,6 +180,8 @@ func TestInterfaceThatCameUpLaterIsCovered(t *testing.T) {
 			first.must(err)
 			first.must(netlink.LinkDel(dev))
 			first.wantErr(g.Verify(t.Context()), ErrNoInterface)
+			first.wantErr(g.Cover(t.Context(), []string{first.dev, second.dev}), ErrNoInterface)
+			first.wantErr(g.Verify(t.Context()), ErrNoInterface) // it is still asked for
 			first.must(g.Cover(t.Context(), []string{first.dev}))
 			first.must(g.Verify(t.Context()))
 		})
