@@ -67,7 +67,7 @@ func (t *tenure) facts(now time.Time) policy.Facts {
 func (t *tenure) history(f *policy.Facts) {
 	aborts := 0
 	for _, s := range Summaries(t.state.Switches) {
-		if s.Kind == plan.Rejoin || s.Kind == plan.Repair || s.Outcome == plan.Running {
+		if s.Kind.Mends() || s.Outcome == plan.Running {
 			continue
 		}
 		if s.Outcome == plan.Completed || s.Outcome == plan.Stuck {

@@ -40,7 +40,7 @@ func Judge(c cluster.Cluster, a cluster.Assignment, sync map[cluster.ShardName]c
 			}
 			me, active := at[string(site.Name)+"/"+string(shard)], at[string(home)+"/"+string(shard)]
 			if site.Name == home {
-				judgeActive(&out, &r, me)
+				judgeActive(&out, me)
 				continue
 			}
 			judgeStandby(&out, &r, me, active, sync[shard])
@@ -60,9 +60,13 @@ func rpo(c cluster.Cluster, sync map[cluster.ShardName]cluster.SyncState) string
 	return "0"
 }
 
-func judgeActive(out *SiteReady, _ *Readiness, me Seen) {
-	if me.Err == "" && me.ReadOnly {
+func judgeActive(out *SiteReady, me Seen) {
+	switch {
+	case me.Err != "":
+	case me.ReadOnly:
 		out.Rejoin = append(out.Rejoin, fmt.Sprintf("%s of the active site is read-only", me.Shard))
+	case me.SourceOn && me.Clients == 0:
+		out.Alone = append(out.Alone, me.Shard)
 	}
 }
 

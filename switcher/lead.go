@@ -25,7 +25,8 @@ type tenure struct {
 	wrote      int64                             // revision of this tenure's newest transaction: older views decide nothing
 	looks      chan Readiness
 	ready      Readiness
-	since      map[cluster.SiteName]time.Time // ready without a break
+	since      map[cluster.SiteName]time.Time  // ready without a break
+	alone      map[cluster.ShardName]time.Time // sources without a replica, since when
 	downSince  time.Time
 	published  time.Time
 	decision   policy.Decision
@@ -51,7 +52,7 @@ func newTenure(s *Switcher, term dcs.Versioned[cluster.Term], st dcs.State) *ten
 	s.beatMod, s.beatAt = term.Mod, time.Now()
 	return &tenure{
 		Switcher: s, term: term, assignment: st.Assignment, wrote: term.Mod, looks: make(chan Readiness, 1),
-		since: map[cluster.SiteName]time.Time{}, sidePause: map[string]*pause{},
+		since: map[cluster.SiteName]time.Time{}, sidePause: map[string]*pause{}, alone: map[cluster.ShardName]time.Time{},
 	}
 }
 
@@ -162,6 +163,14 @@ func (t *tenure) looked(r Readiness, now time.Time) {
 		r.Sites[name] = site
 	}
 	t.ready = r
+	alone := map[cluster.ShardName]time.Time{}
+	for _, shard := range r.Sites[r.Active].Alone {
+		alone[shard] = now
+		if before := t.alone[shard]; !before.IsZero() {
+			alone[shard] = before
+		}
+	}
+	t.alone = alone
 }
 
 // watch is the controller's life: finish what is unfinished, obey, decide, mend, hand over.
@@ -210,7 +219,7 @@ func (t *tenure) step(ctx context.Context, now time.Time) error {
 func (t *tenure) unfinished() (plan.Plan, dcs.SwitchDocs, bool) {
 	for _, d := range t.state.Switches {
 		if d.Plan.Mod != 0 && d.Summary.Mod == 0 && (t.side == nil || d.Plan.Value.ID != t.side.p.ID) {
-			if d.Plan.Value.Kind == plan.Rejoin || d.Plan.Value.Kind == plan.Repair {
+			if d.Plan.Value.Kind.Mends() {
 				t.abandon(d)
 				continue
 			}

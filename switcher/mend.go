@@ -3,10 +3,12 @@ package switcher
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
+	"github.com/baton-ha/baton/detector/health"
 	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/internal/dcs"
 	"github.com/baton-ha/baton/switcher/plan"
@@ -23,45 +25,53 @@ func (t *tenure) mend(ctx context.Context, f policy.Facts, now time.Time) error 
 	if t.Mode != policy.Automatic && len(t.state.Switches) == 0 || a.Phase != cluster.Serving || a.Site == "" || t.ready.Epoch != a.Epoch {
 		return nil
 	}
-	for kind, site := range t.ailing(f) {
-		key := string(kind.kind) + string(site)
-		ps := t.sidePause[key]
-		if ps == nil {
-			ps = &pause{}
-			t.sidePause[key] = ps
-		}
-		if now.Before(ps.until) {
-			continue
-		}
-		p := t.plan(policy.Decision{Kind: kind.kind, From: a.Site, To: site}, plan.Command{By: automatic, Reason: kind.why})
-		p.Epoch = a.Epoch
-		t.Log.Info("mending begins", slog.String("switch", p.ID), slog.String("kind", string(p.Kind)), slog.String("site", string(site)), slog.String("reason", kind.why))
-		r := newRun(t, p, nil)
-		r.fenceMod = t.assignment.Mod
-		t.side = r
-		return deposed(r.start(ctx, plan.Next(p, nil, t.term.Value.N)))
+	ill, ok := t.ailing(f, now)
+	if !ok {
+		return nil
 	}
-	return nil
+	key := string(ill.kind) + string(ill.site)
+	if ps := t.sidePause[key]; ps != nil && now.Before(ps.until) {
+		return nil
+	}
+	p := t.plan(policy.Decision{Kind: ill.kind, From: a.Site, To: ill.site}, plan.Command{By: automatic, Reason: ill.why})
+	p.Epoch, p.Shards = a.Epoch, ill.shards
+	t.Log.Info("mending begins", slog.String("switch", p.ID), slog.String("kind", string(p.Kind)), slog.String("site", string(ill.site)), slog.String("reason", ill.why))
+	r := newRun(t, p, nil)
+	r.fenceMod = t.assignment.Mod
+	t.side = r
+	return deposed(r.start(ctx, plan.Next(p, nil, t.term.Value.N)))
 }
 
 type ailment struct {
-	kind plan.Kind
-	why  string
+	kind   plan.Kind
+	site   cluster.SiteName
+	shards []cluster.ShardName
+	why    string
 }
 
-// ailing says what is to be mended: instances of the active site that came back read-only, and sites that do not replicate.
-func (t *tenure) ailing(f policy.Facts) map[ailment]cluster.SiteName {
+// ailing says what is to be mended first: a source that waits for a replica that is gone (its writers hang), instances of the active
+// site that came back read-only, sites that do not replicate.
+func (t *tenure) ailing(f policy.Facts, now time.Time) (ailment, bool) {
 	active := t.assignment.Value.Site
-	for name, s := range t.ready.Sites {
-		if len(s.Rejoin) == 0 || f.Sites[active].State == "" {
-			continue
+	var lonely []cluster.ShardName
+	for shard, since := range t.alone {
+		if now.Sub(since) > t.Terms.D {
+			lonely = append(lonely, shard)
 		}
-		if name == active {
-			return map[ailment]cluster.SiteName{{plan.Repair, strings.Join(s.Rejoin, "; ")}: name}
-		}
-		return map[ailment]cluster.SiteName{{plan.Rejoin, strings.Join(s.Rejoin, "; ")}: name}
 	}
-	return nil
+	if len(lonely) > 0 {
+		return ailment{plan.Degrade, active, lonely, fmt.Sprintf("no replica acknowledges %v, its writers would wait for ever", lonely)}, true
+	}
+	if s := t.ready.Sites[active]; len(s.Rejoin) > 0 {
+		return ailment{plan.Repair, active, t.Cluster.Shards, strings.Join(s.Rejoin, "; ")}, true
+	}
+	for _, site := range t.Cluster.Others(active) {
+		s := t.ready.Sites[site.Name]
+		if len(s.Rejoin) > 0 && f.Sites[site.Name].State != health.Down {
+			return ailment{plan.Rejoin, site.Name, t.Cluster.Shards, strings.Join(s.Rejoin, "; ")}, true
+		}
+	}
+	return ailment{}, false
 }
 
 // advance takes the answer of a rejoin or repair in.
@@ -77,10 +87,11 @@ func (t *tenure) advance(ctx context.Context, now time.Time) error {
 		failed = failed || e.Phase == plan.Failed
 	}
 	key := string(r.p.Kind) + string(r.p.To)
+	if t.sidePause[key] == nil || !failed {
+		t.sidePause[key] = &pause{}
+	}
 	if failed {
 		t.sidePause[key].failed(now)
-	} else {
-		t.sidePause[key] = &pause{}
 	}
 	if _, err := r.record(ctx, "journal", nil, entries, t.armed(r)...); err != nil {
 		return deposed(err)

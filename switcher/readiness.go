@@ -24,10 +24,11 @@ type Instance struct {
 
 // SiteReady is a site's fitness to take over.
 type SiteReady struct {
-	Blockers []policy.Blocker `json:"blockers,omitempty"`
-	Since    time.Time        `json:"since,omitzero"`   // ready without a break since
-	Rejoin   []string         `json:"rejoin,omitempty"` // why the site must be rejoined before it can be ready
-	RPO      string           `json:"rpo"`              // what would be lost now: "0", or an estimate
+	Blockers []policy.Blocker    `json:"blockers,omitempty"`
+	Since    time.Time           `json:"since,omitzero"`   // ready without a break since
+	Rejoin   []string            `json:"rejoin,omitempty"` // why the site must be rejoined before it can be ready
+	Alone    []cluster.ShardName `json:"alone,omitempty"`  // sources whose commits wait for a replica, and none is connected
+	RPO      string              `json:"rpo"`              // what would be lost now: "0", or an estimate
 }
 
 // Readiness is the answer to "if the active site died now": looked at all the time, published for everybody.

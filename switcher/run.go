@@ -198,7 +198,7 @@ func (r *run) start(ctx context.Context, m plan.Move) error {
 		return nil
 	}
 	entries, op := r.ask(batch)
-	_, err := r.record(ctx, "request steps", nil, entries, op)
+	_, err := r.record(ctx, "request steps", nil, entries, append(r.relax(batch), op)...)
 	return err
 }
 
@@ -253,9 +253,6 @@ func (r *run) suspects() []cluster.ShardName {
 // executor picks the node that runs a batch: the target's guard, the old one's for undoing when the target's is gone, else this node.
 func (r *run) executor(first plan.StepName) cluster.NodeName {
 	prefer := []cluster.SiteName{r.p.To, r.p.From}
-	if first == plan.RepairStep {
-		prefer = []cluster.SiteName{r.p.From}
-	}
 	for _, name := range prefer {
 		site, ok := r.Cluster.Site(name)
 		if rep := r.state.Reports[site.Node]; ok && rep.Mod != 0 && time.Since(rep.Received) < r.fresh() {
@@ -272,7 +269,7 @@ func (r *run) patience(s plan.StepName) time.Duration {
 		return 4*r.Terms.Span() + 4*time.Second
 	case plan.Bind:
 		return 2*r.Terms.Span() + 3*time.Second
-	case plan.RejoinStep, plan.RepairStep:
+	case plan.RejoinStep, plan.RepairStep, plan.DegradeStep:
 		return 30 * time.Second
 	}
 	if r.p.Kind == plan.Switchover {

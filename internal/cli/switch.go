@@ -220,6 +220,7 @@ func headline(s plan.Summary) string {
 
 var done = map[plan.Kind]string{
 	plan.First: "started", plan.Failover: "failed over", plan.Switchover: "switched", plan.Rejoin: "rejoined", plan.Repair: "repaired", plan.GiveUp: "released",
+	plan.Degrade: "let semi-sync go of",
 }
 
 // Line is a journal entry as people read it: step, outcome, time, what was seen.

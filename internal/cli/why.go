@@ -43,7 +43,7 @@ func whyCommand() *cli.Command {
 			}
 			w := Why{Decision: r.Decision, At: r.At, Votes: r.Votes}
 			for _, sum := range switcher.Summaries(st.Switches) {
-				if sum.Kind != plan.Rejoin && sum.Kind != plan.Repair {
+				if !sum.Kind.Mends() {
 					w.Last = &sum
 				}
 			}

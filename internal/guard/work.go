@@ -38,6 +38,7 @@ func (w *work) run(ctx context.Context) plan.Answer {
 	steps := map[plan.StepName]func(context.Context) (plan.Phase, error){
 		plan.FenceWrites: w.fenceWrites, plan.Cut: w.cut, plan.CatchUp: w.catchUp, plan.Promote: w.promote,
 		plan.UndoTarget: w.undoTarget, plan.UndoSource: w.undoSource, plan.RejoinStep: w.rejoin, plan.RepairStep: w.repair,
+		plan.DegradeStep: w.degrade,
 	}
 	defer w.close()
 	err := w.open(ctx)
@@ -68,7 +69,7 @@ func (w *work) run(ctx context.Context) plan.Answer {
 // sides says which instances a request touches: an old one that does not answer is no reason to stop a failover.
 func (w *work) sides() (from, to bool) {
 	switch w.req.Kind {
-	case plan.First, plan.Repair:
+	case plan.First, plan.Repair, plan.Degrade:
 		return false, true
 	case plan.Rejoin:
 		return true, true
@@ -312,5 +313,12 @@ func (w *work) repair(ctx context.Context) (plan.Phase, error) {
 	e := Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.To}
 	return outcome(w.each(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error {
 		return w.to[i].Restore(ctx, w.check, e)
+	}))
+}
+
+// degrade lets a serving source go on without a replica; the controller has written it down before.
+func (w *work) degrade(ctx context.Context) (plan.Phase, error) {
+	return outcome(w.each(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error {
+		return w.to[i].Relax(ctx, w.check)
 	}))
 }

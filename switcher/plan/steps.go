@@ -64,6 +64,9 @@ var (
 	repairTable = []Step{
 		{RepairStep, Executor, nil, Abort},
 	}
+	degradeTable = []Step{
+		{DegradeStep, Executor, nil, Abort},
+	}
 	undoTable = []Step{
 		{UndoMark, Controller, nil, Retry},
 		{UndoTarget, Executor, []StepName{UndoMark}, Retry},
@@ -79,7 +82,7 @@ var (
 
 var tables = map[Kind][]Step{
 	First: firstTable, Failover: moveTable, Switchover: moveTable, GiveUp: giveUpTable,
-	Rejoin: rejoinTable, Repair: repairTable,
+	Rejoin: rejoinTable, Repair: repairTable, Degrade: degradeTable,
 }
 
 // Table returns the steps of the plan's kind, in order.

@@ -21,6 +21,7 @@ const (
 	Rejoin     Kind = "rejoin"     // the old site comes back as replica
 	GiveUp     Kind = "release"    // the VIP is given up on purpose
 	Repair     Kind = "repair"     // an instance of the active site came back read-only
+	Degrade    Kind = "degrade"    // the standby of a shard is gone: its source must not wait for it for ever
 )
 
 // StepName is the field's name of a step.
@@ -40,6 +41,7 @@ const (
 	Verify      StepName = "verify"
 	RejoinStep  StepName = "rejoin"
 	RepairStep  StepName = "repair"
+	DegradeStep StepName = "degrade"
 )
 
 // The steps of an undo, in order. An undo has a phase of its own in the assignment, before any site is touched.
@@ -49,6 +51,9 @@ const (
 	UndoSource StepName = "undo-source" // old instances writable
 	UndoServe  StepName = "undo-serve"  // assignment → serving(old)
 )
+
+// Mends says whether a plan of that kind moves nothing: it mends one site beside the watch, and a switch preempts it.
+func (k Kind) Mends() bool { return k == Rejoin || k == Repair || k == Degrade }
 
 // Plan is one switch. Its ID is never used again, also not after an undo.
 type Plan struct {

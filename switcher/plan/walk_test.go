@@ -148,7 +148,7 @@ func (w *walker) checkEnd(log []Entry, m Move) {
 }
 
 func TestNextWalkedExhaustively(t *testing.T) {
-	for _, kind := range []Kind{First, Failover, Switchover, GiveUp, Rejoin} {
+	for _, kind := range []Kind{First, Failover, Switchover, GiveUp, Rejoin, Repair, Degrade} {
 		w := &walker{t: t, plan: Plan{ID: "1", Kind: kind, From: "a", To: "b"}}
 		w.walk(nil, 1, nil, 2, 2)
 		t.Logf("%s: %d paths", kind, w.paths)
