@@ -159,7 +159,7 @@ func (j *Judge) readsFine(t Target) bool {
 	}
 	for _, f := range [...]Factor{Port, SQL} {
 		switch k := j.index[keyID{t, f}]; {
-		case k.last.At.IsZero():
+		case k.newest.IsZero():
 		case k.last.Cause.Class() == ClassHard || k.last.Cause.Class() == ClassSoft:
 			return false
 		}

@@ -196,6 +196,26 @@ func TestPhiAndH(t *testing.T) {
 	}
 }
 
+// A look that times out is booked after the pending beats that it was unanswered at, with an earlier time: it must trip as they do.
+func TestLateTimeoutTrips(t *testing.T) {
+	w := newWorld(t, config())
+	port := Sample{Target: Target{Site: "a", Kind: MySQL, Shard: "s1"}, Factor: Port, Cause: Pending}
+	w.beats(1, nil)
+	sent := w.now
+	for range 2 {
+		w.now = w.now.Add(beat)
+		port.At = w.now
+		w.j.Observe(port)
+	}
+	nonce := w.now
+	port.Cause, port.At = Timeout, sent
+	w.j.Observe(port)
+	w.want(Down, "mysql a/s1 port: timeout, 3 of 3 in 1s")
+	if v := w.j.VerdictSince(w.now, nonce); v.State != Down {
+		t.Errorf("pending at the nonce, then timed out: %s, want down", v.State)
+	}
+}
+
 func TestFrozenProbeIsLoudAndNeverCounts(t *testing.T) {
 	w := newWorld(t, config())
 	sql := Target{Site: "a", Kind: MySQL, Shard: "s1"}

@@ -33,12 +33,17 @@ type score struct {
 	clear int
 	grace time.Duration
 
+	clock time.Time // of the newest sample; one that comes late counts at it, as in the accumulator
 	good  int       // successes in a row, up to clear
 	first time.Time // first failure of the present trouble, which ends with clear successes in a row
 	down  bool      // tripped, by trouble that has lasted for the grace
 }
 
 func (s *score) add(at time.Time, failed bool) {
+	if at.Before(s.clock) {
+		at = s.clock
+	}
+	s.clock = at
 	s.down = s.down && s.acc.Tripped(at)
 	s.acc.Add(at, failed)
 	if !failed {
@@ -68,7 +73,7 @@ func (s *score) isDown(now time.Time) bool { return s.down && s.acc.Tripped(now)
 
 func (s *score) reset() {
 	s.acc.Reset()
-	s.good, s.first, s.down = 0, time.Time{}, false
+	s.clock, s.good, s.first, s.down = time.Time{}, 0, time.Time{}, false
 }
 
 // key is one factor of one target.
@@ -82,7 +87,8 @@ type key struct {
 	frozen       string
 	stallSince   time.Time // first hung write since the last good one
 	stalled      bool      // for longer than the stall rule allows
-	last         Sample    // newest that was not void
+	newest       time.Time // of the samples that were not void
+	last         Sample    // that came last and was not void: the newest word, also when it was sent before another
 	lastBad      bool      // and whether it was a failure
 	evidence     [maxEvidence]Sample
 	evidenceSize int
@@ -109,18 +115,21 @@ func (k *key) take(s Sample, e effect, stallAfter time.Duration) {
 		return
 	}
 	k.last, k.lastBad = s, false
+	if s.At.After(k.newest) {
+		k.newest = s.At
+	}
 	switch {
 	case e == good:
 		k.frozen = ""
 		k.stallSince = time.Time{}
-		k.score.add(s.At, false)
-		k.stalled = k.stalled && k.score.good < k.clear
+		k.add(s.At, false)
+		k.stalled = k.stalled && k.good < k.clear
 	case e == freeze:
 		k.frozen = s.what()
 	case e == busy, k.frozen != "": // a probe that cannot log in says nothing when it fails otherwise
 	case e == bad:
 		k.lastBad = true
-		k.score.add(s.At, true)
+		k.add(s.At, true)
 		k.keep(s)
 	case e == stall:
 		k.lastBad = true
@@ -144,12 +153,12 @@ func (k *key) keep(s Sample) {
 
 func (k *key) reset() {
 	k.score.reset()
-	k.frozen, k.stallSince, k.stalled, k.last, k.lastBad, k.evidenceSize = "", time.Time{}, false, Sample{}, false, 0
+	k.frozen, k.stallSince, k.stalled, k.newest, k.last, k.lastBad, k.evidenceSize = "", time.Time{}, false, time.Time{}, Sample{}, false, 0
 }
 
 func (k *key) state(now time.Time, expire time.Duration) State {
 	switch {
-	case k.last.At.IsZero() || now.Sub(k.last.At) > expire || k.frozen != "":
+	case k.newest.IsZero() || now.Sub(k.newest) > expire || k.frozen != "":
 		return Unknown
 	case k.stalled || k.isDown(now):
 		return Down
@@ -164,7 +173,7 @@ func (k *key) state(now time.Time, expire time.Duration) State {
 // stateSince is state, where down needs a bad sample at or after since.
 func (k *key) stateSince(now, since time.Time, expire time.Duration) State {
 	s := k.state(now, expire)
-	if s == Down && !since.IsZero() && (!k.lastBad || k.last.At.Before(since)) {
+	if s == Down && !since.IsZero() && (!k.lastBad || k.newest.Before(since)) {
 		return Suspect
 	}
 	return s
