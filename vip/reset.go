@@ -18,6 +18,7 @@ import (
 type ResetterConfig struct {
 	VIP       netip.Addr
 	Interface string
+	Listening func()       // called when Run hears segments from now on: close the gate after it; may be nil
 	Closed    func() error // asked before each answer; its error ends Run. It must say no once the gate is open here: see Resetter
 	Log       *slog.Logger
 }
@@ -56,6 +57,9 @@ func (r *Resetter) Run(ctx context.Context) error {
 		return fmt.Errorf("refuse connections to %s: %w", r.cfg.VIP, err)
 	}
 	defer func() { _ = conn.Close() }()
+	if r.cfg.Listening != nil {
+		r.cfg.Listening()
+	}
 	for {
 		frame, err := readUntil(ctx, conn, time.Time{})
 		switch {

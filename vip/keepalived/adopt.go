@@ -49,7 +49,7 @@ func (b *Binder) adopt(ctx context.Context) (Adopted, error) {
 	if err != nil {
 		return Adopted{}, err
 	}
-	b.inst = nil
+	b.inst, b.dying = nil, nil
 	var a Adopted
 	for _, gen := range slices.Backward(slices.Sorted(maps.Keys(found))) { // the newest first
 		inst := found[gen]

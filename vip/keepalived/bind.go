@@ -16,9 +16,9 @@ import (
 const (
 	// obey is how long SIGTERM may take to bring the address down: 2 ms, 5 at p99, 51 measured on a busy machine. After it, force.
 	obey = 100 * time.Millisecond
-	// settle is how long to wait for a start to sweep a VIP that was there before: 33 to 48 ms. A version that does not sweep is
-	// taken to have bound it after this.
-	settle = 500 * time.Millisecond
+	// settle is how long to wait for a new child to sweep a VIP that was there before: it does so some 10 ms after it wrote its pid
+	// file. A version that does not sweep is taken to have bound after this.
+	settle = time.Second
 	// look is how often a wait for the address checks that the process is still there.
 	look = 5 * time.Millisecond
 )
@@ -95,6 +95,7 @@ func (b *Binder) start(ctx context.Context, lifetime time.Duration) error {
 	if err != nil {
 		return errors.Join(err, b.abandon(ctx, inst, state.Present))
 	}
+	inst.child = b.childOf(f)
 	b.inst = inst
 	return nil
 }
@@ -141,7 +142,8 @@ func (b *Binder) spawn(f files) (*instance, error) {
 
 // awaitBound waits for the event of the address. A VIP that was there before is swept first: then its return counts.
 func (b *Binder) awaitBound(ctx context.Context, sub *vip.Subscription, inst *instance) error {
-	begun, leftover := time.Now(), false
+	var child time.Time // when its pid file was seen
+	leftover := false
 	for first := true; ; first = false {
 		e, err := nextWithin(ctx, sub, look)
 		switch {
@@ -155,7 +157,11 @@ func (b *Binder) awaitBound(ctx context.Context, sub *vip.Subscription, inst *in
 			return err
 		case !inst.parent.alive():
 			return fmt.Errorf("%w; it said: %s", ErrExited, b.said())
-		case leftover && time.Since(begun) > settle:
+		case leftover && child.IsZero():
+			if b.childOf(inst.files).alive() {
+				child = time.Now()
+			}
+		case leftover && time.Since(child) > settle:
 			return nil
 		}
 	}
@@ -197,7 +203,7 @@ func (b *Binder) unbind(ctx context.Context) error {
 			slog.Any("err", err))
 		return b.force(ctx, inst)
 	}
-	b.inst = nil
+	b.dying, b.inst = append(b.dying, inst), nil
 	return b.addr.Remove(ctx) // whatever else had it: another prefix length, another interface
 }
 
@@ -257,6 +263,6 @@ func (b *Binder) Kill(ctx context.Context) error {
 	for _, inst := range found {
 		errs = append(errs, b.kill(ctx, inst))
 	}
-	b.inst = nil
+	b.inst, b.dying = nil, nil
 	return errors.Join(append(errs, b.addr.Remove(ctx))...)
 }

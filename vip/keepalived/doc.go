@@ -53,9 +53,10 @@ type Binder struct {
 	addr    *vip.Address
 
 	mu       sync.Mutex
-	adopted  bool      // instances of an earlier daemon have been looked for
-	inst     *instance // nil: none is meant to run
-	children []int     // started by this process and not yet reaped
+	adopted  bool        // instances of an earlier daemon have been looked for
+	inst     *instance   // nil: none is meant to run
+	dying    []*instance // told to end; the VIP is gone from them
+	children []int       // started by this process and not yet reaped
 	version  string
 	last     vip.BindTimes
 }

@@ -92,7 +92,8 @@ func (b *Binder) generations() (map[int]bool, error) {
 	return gens, nil
 }
 
-// prepare makes a new generation: its number is above every one that has files or processes, whose files are removed when dead.
+// prepare makes a new generation. Its number is above every one that has files or that still lingers; files of the dead are removed.
+// After Adopt there is no process of ours that this binder does not know.
 func (b *Binder) prepare() (files, error) {
 	if err := os.MkdirAll(b.cfg.StateDir, 0o700); err != nil {
 		return files{}, fmt.Errorf("make the state directory: %w", err)
@@ -101,19 +102,14 @@ func (b *Binder) prepare() (files, error) {
 	if err != nil {
 		return files{}, err
 	}
-	running, err := b.running()
-	if err != nil {
-		return files{}, err
-	}
 	highest := 0
-	for gen := range running {
-		highest = max(highest, gen)
+	for _, inst := range b.dying {
+		highest = max(highest, inst.gen)
+		delete(gens, inst.gen)
 	}
 	for gen := range gens {
 		highest = max(highest, gen)
-		if _, alive := running[gen]; !alive {
-			b.files(gen).remove()
-		}
+		b.files(gen).remove()
 	}
 	f := b.files(highest + 1)
 	text, err := Render(b.cfg)

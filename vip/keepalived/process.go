@@ -190,8 +190,33 @@ func (b *Binder) kill(ctx context.Context, i *instance) error {
 	return nil
 }
 
-// reap collects the children of this process that ended. It never waits: an instance lives for a second after its VIP is gone.
+// childOf reads the child's pid file; the zero process when it is not there, or not a process of that instance.
+func (b *Binder) childOf(f files) process {
+	text, err := os.ReadFile(f.vrrpPID)
+	if err != nil {
+		return process{}
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return process{}
+	}
+	s, ok := readStat(pid)
+	if gen, ours := b.belongs(pid); !ok || !ours || gen != f.gen {
+		return process{}
+	}
+	return process{pid, s.start}
+}
+
+// reap collects the children of this process that ended, and forgets instances that did. It never waits: an instance lives for a
+// second after its VIP is gone.
 func (b *Binder) reap() {
+	b.dying = slices.DeleteFunc(b.dying, func(i *instance) bool {
+		gone := errors.Is(i.cause(), ErrNotRunning)
+		if gone {
+			i.remove()
+		}
+		return gone
+	})
 	b.children = slices.DeleteFunc(b.children, func(pid int) bool {
 		var status unix.WaitStatus
 		got, err := unix.Wait4(pid, &status, unix.WNOHANG, nil)
