@@ -95,6 +95,11 @@ func TestRoutedSQL(t *testing.T) {
 	do(t, db, "insert into ledger (id) values (1)", "1062 Duplicate entry '1' for key 'PRIMARY'")
 	do(t, db, "delete from ledger", "ok")
 	same(t, db, "select count(*) from ledger", "0")
+	admin := open(t, fmt.Sprintf("baton_admin:admin@tcp(127.0.0.1:%d)/", servers[1].port))
+	do(t, admin, "set global read_only=1", "ok")
+	const readOnly = "1290 The MariaDB server is running with the --read-only option so it cannot execute this statement"
+	do(t, db, "insert into ledger (id) values (1)", readOnly)
+	do(t, db, "insert into ledger (id) values (2)", "ok")
 	var big strings.Builder
 	for range 300_000 {
 		big.WriteString("0123456789")

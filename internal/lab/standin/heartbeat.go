@@ -102,19 +102,17 @@ func (h *heart) view(now time.Time) heartView {
 }
 
 // tick runs one period. The beat itself may hang for as long as its backend does; it goes over the ordinary pool, as in Mycat, so an
-// exhausted pool is a failed beat. It says whether the code has just left OK.
-func (h *heart) tick(now time.Time, database string, spawn func(func())) (fell bool) {
+// exhausted pool is a failed beat.
+func (h *heart) tick(now time.Time, database string, spawn func(func())) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if now.Before(h.paused) {
-		return false
+		return
 	}
-	before := h.state.code
 	if h.state.tick() {
 		sequence := h.state.sequence
 		spawn(func() { h.beat(sequence, now, database) })
 	}
-	return before == rsOK && h.state.code != rsOK
 }
 
 func (h *heart) beat(sequence int, sent time.Time, database string) {

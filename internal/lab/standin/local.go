@@ -50,12 +50,10 @@ func (s *session) set(st statement) {
 	case name == "names" && charsetRE.MatchString(value(i+1)):
 		s.charset = value(i + 1)
 	case name == "autocommit":
-		if on := value(i+2) == "1" || value(i+2) == "on"; on && len(s.pinned) > 0 {
-			s.autocommit = true
+		s.autocommit = value(i+2) == "1" || value(i+2) == "on"
+		if s.autocommit && len(s.pinned) > 0 {
 			s.commit()
 			return
-		} else {
-			s.autocommit = on
 		}
 	case name == "transaction" && value(i+1) == "isolation":
 		var words []string

@@ -72,7 +72,7 @@ func (s *session) manage(sql string) {
 		line = strings.TrimRight(strings.Join(strings.Fields(line), " "), "; ")
 		lower := strings.ToLower(line)
 		for _, c := range s.srv.commands {
-			if rest, ok := strings.CutPrefix(lower, c.words); ok && (rest == "" || c.words[len(c.words)-1] == ' ' || !isWord(rest[0]) && rest[0] != '.') {
+			if rest, ok := strings.CutPrefix(lower, c.words); ok && (strings.HasSuffix(c.words, " ") || ends(rest)) {
 				c.run(s, strings.TrimSpace(line[len(c.words):]))
 				return
 			}
@@ -80,6 +80,9 @@ func (s *session) manage(sql string) {
 	}
 	s.refuse(mycatError(erYes, "Unsupported statement"))
 }
+
+// ends says whether a command's words end before the rest of the line: "show @@heartbeat" is not the beginning of "show @@heartbeats".
+func ends(rest string) bool { return rest == "" || !isWord(rest[0]) && rest[0] != '.' }
 
 func (s *session) affected(n int, info string) {
 	s.reply(okPacket(uint64(n), s.status(), info))
@@ -166,13 +169,14 @@ func (s *session) reload(all bool) {
 }
 
 // whereRE is `where name = x`, without quotes as Mycat wants it, or `where datanode = x`.
-var whereRE = regexp.MustCompile(`(?i)^where\s+(\w+)\s*=\s*(\S+)$`)
+var whereRE = regexp.MustCompile(`(?i)^where\s+\w+\s*=\s*(\S+)$`)
 
-func where(arg string) (column, value string) {
+// where is the value of a command's only condition; empty: there is none.
+func where(arg string) string {
 	if m := whereRE.FindStringSubmatch(arg); m != nil {
-		return strings.ToLower(m[1]), m[2]
+		return m[1]
 	}
-	return "", ""
+	return ""
 }
 
 // sortedSessions are the clients that have logged in, by id.

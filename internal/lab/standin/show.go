@@ -60,7 +60,7 @@ func averages(kept []beatRecord) string {
 // showHeartbeatDetail has one row of NULLs for a name that is not there, as Mycat.
 func showHeartbeatDetail(srv *Server, arg string) *resultSet {
 	rs := newResult("NAME:S", "TYPE:S", "HOST:S", "PORT:I", "TIME:T", "EXECUTE_TIME:S")
-	_, name := where(arg)
+	name := where(arg)
 	for _, h := range srv.hostOrder {
 		for _, heart := range h.hearts {
 			if heart.pool.host.Name != name {
@@ -84,7 +84,7 @@ func showSyncDetail(*Server, string) *resultSet {
 func showDataSource(srv *Server, arg string) *resultSet {
 	rs := newResult("DATANODE:S", "NAME:S", "TYPE:S", "HOST:S", "PORT:I", "W/R:S", "ACTIVE:I", "IDLE:I", "SIZE:I", "EXECUTE:L",
 		"READ_LOAD:I", "WRITE_LOAD:I")
-	_, only := where(arg)
+	only := where(arg)
 	for _, n := range srv.nodeOrder {
 		if only != "" && n.cfg.Name != only {
 			continue
