@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"time"
 
 	"github.com/baton-ha/baton/switcher/plan"
@@ -25,7 +26,7 @@ func (l *Lab) baton(ctx context.Context, node string, args ...string) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	return host.Output(exec.CommandContext(ctx, l.opt.Baton, append([]string{"-c", configPath}, args...)...))
+	return host.Output(exec.CommandContext(ctx, l.opt.Baton, append([]string{"-c", ConfigPath}, args...)...))
 }
 
 // ask runs the command line on the first node that answers.
@@ -49,14 +50,29 @@ func (l *Lab) ask(ctx context.Context, args ...string) ([]byte, error) {
 // firstStart waits for every daemon and lets an operator's word begin the service at site a.
 func (l *Lab) firstStart(ctx context.Context) error {
 	for _, node := range nodes {
-		if err := l.poll(ctx, "daemon of "+node, func(ctx context.Context) error {
-			_, err := l.baton(ctx, node, "status", "--json")
-			return err
-		}); err != nil {
+		if err := l.answers(ctx, node); err != nil {
 			return err
 		}
 	}
 	return l.switchTo(ctx, sites[0].name, "first start")
+}
+
+// answers waits until the node's daemon can be asked, or has ended.
+func (l *Lab) answers(ctx context.Context, node string) error {
+	p := l.daemon[node]
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-p.Dead():
+			cancel(fmt.Errorf("the daemon of %s ended: its log says why: %s", node, p.LogPath()))
+		case <-ctx.Done():
+		}
+	}()
+	return l.poll(ctx, "daemon of "+node, func(ctx context.Context) error {
+		_, err := l.baton(ctx, node, "status", "--json")
+		return err
+	})
 }
 
 // switchTo is an operator's switch, given on the target's own host.
@@ -118,8 +134,8 @@ func (l *Lab) remember(ctx context.Context) error {
 func (l *Lab) switches(ctx context.Context) ([]plan.Summary, error) {
 	all, err := l.history(ctx)
 	var fresh []plan.Summary
-	for i := len(all) - 1; i >= 0; i-- {
-		if s := all[i]; !l.known[s.ID] && s.Kind != plan.Rejoin {
+	for _, s := range slices.Backward(all) {
+		if moves := s.Kind == plan.Failover || s.Kind == plan.Switchover; moves && !l.known[s.ID] {
 			fresh = append(fresh, s)
 		}
 	}

@@ -45,48 +45,54 @@ func (l *Lab) lines(node string, data []byte) []byte {
 		if !whole {
 			return data
 		}
-		at, text := logLine(line)
-		if at.IsZero() {
-			at = time.Now()
+		e := logEvent(line)
+		e.Who = node
+		if e.At.IsZero() {
+			e.At = time.Now()
 		}
-		l.time.AddAt(at, node, text)
+		l.time.Put(e)
 		data = rest
 	}
 }
 
-// logLine makes "message key=value" of a line that log/slog wrote as JSON, in the order in which it was written. Anything else (a
+// logEvent makes "message key=value" of a line that log/slog wrote as JSON, in the order in which it was written. Anything else (a
 // panic, a library's own line) stays as it is, with a zero time.
-func logLine(line []byte) (time.Time, string) {
+func logEvent(line []byte) Event {
+	asIs := Event{Text: string(line)}
 	dec := json.NewDecoder(bytes.NewReader(line))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return time.Time{}, string(line)
+		return asIs
 	}
-	var at time.Time
-	var msg string
-	var attrs strings.Builder
+	e := Event{Log: &LogLine{Attrs: make(map[string]string)}}
+	var words []string
 	for dec.More() {
 		key, err := dec.Token()
-		if err != nil {
-			return time.Time{}, string(line)
-		}
 		var raw json.RawMessage
-		if err := dec.Decode(&raw); err != nil {
-			return time.Time{}, string(line)
+		if err == nil {
+			err = dec.Decode(&raw)
+		}
+		if err != nil {
+			return asIs
 		}
 		text := string(raw)
 		_ = json.Unmarshal(raw, &text) // a string loses its quotes; numbers and objects stay as written
 		switch key {
 		case "time":
-			at, _ = time.Parse(time.RFC3339Nano, text)
-		case "msg":
-			msg = text
+			e.At, _ = time.Parse(time.RFC3339Nano, text)
 		case "level":
 			if text != "INFO" {
-				msg = strings.TrimSpace(text + " " + msg)
+				words = append(words, text)
 			}
+		case "msg":
+			e.Log.Msg = text
+			words = append(words, text)
+		case "cluster", "self": // the same in every line of a node
 		default:
-			fmt.Fprintf(&attrs, " %s=%s", key, text)
+			name := fmt.Sprint(key)
+			e.Log.Attrs[name] = text
+			words = append(words, name+"="+text)
 		}
 	}
-	return at, msg + attrs.String()
+	e.Text = strings.Join(words, " ")
+	return e
 }

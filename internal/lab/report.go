@@ -23,12 +23,13 @@ func (l *Lab) Report(ctx context.Context, dir string, result Result) error {
 	errs := []error{l.journal(ctx)}
 	if l.writer != nil {
 		for _, e := range complaints(l.writer.Writes()) {
-			l.time.AddAt(e.At, e.Who, e.Text)
+			l.time.Put(e)
 		}
 	}
 	if l.recorder != nil {
 		for _, h := range l.recorder.Holds() {
-			l.time.AddAt(h.First, "wire", fmt.Sprintf("%s answers for the VIP: %d answers, %d of them ARP, over %.1f ms", h.Host, h.Answers, h.ARP, ms(h.Last.Sub(h.First))))
+			l.time.Put(Event{At: h.First, Who: "wire", Text: fmt.Sprintf("%s answers for the VIP: %d answers, %d of them ARP, over %.1f ms",
+				h.Host, h.Answers, h.ARP, ms(h.Last.Sub(h.First)))})
 		}
 	}
 	text, err := json.MarshalIndent(result, "", "  ")
@@ -56,7 +57,7 @@ func (l *Lab) journal(ctx context.Context) error {
 			if e.Took > 0 {
 				line += fmt.Sprintf(" in %.1f ms", ms(e.Took))
 			}
-			l.time.AddAt(e.At, "journal", strings.TrimSpace(line+" "+e.Err))
+			l.time.Put(Event{At: e.At, Who: "journal", Text: strings.TrimSpace(line + " " + e.Err)})
 		}
 	}
 	return err
@@ -72,7 +73,7 @@ func complaints(writes []load.Write) []Event {
 	open := make(map[int]streak)
 	closed := func(s streak) {
 		if s.n > 0 {
-			events = append(events, Event{s.first.Sent, "writer", fmt.Sprintf("%s: %d %s over %.1f ms: %s",
+			events = append(events, Event{At: s.first.Sent, Who: "writer", Text: fmt.Sprintf("%s: %d %s over %.1f ms: %s",
 				shardName(s.first.Shard), s.n, s.first.Outcome, ms(s.last.Answered.Sub(s.first.Sent)), s.first.Err)})
 		}
 	}

@@ -1,23 +1,78 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/baton-ha/baton/switcher/plan"
 )
 
-// Story tells a run to a person as it happens: the laboratory's words, the fault, and what the daemons log from then on.
+// Story tells a run to a person as it happens: what is built, the fault, and what the daemons do about it.
 type Story struct {
 	out io.Writer
-	opt Options
 
 	mu     sync.Mutex
 	struck time.Time // the fault: times are counted from here
+	ended  bool      // the switch is over: what the daemons tidy up is another story
 }
 
 // NewStory starts a story.
-func NewStory(out io.Writer, opt Options) *Story { return &Story{out: out, opt: opt} }
+func NewStory(out io.Writer) *Story { return &Story{out: out} }
+
+// sentences say what a daemon's log line means to somebody who reads along. Lines that are not here are not told.
+var sentences = map[string]func(map[string]string) string{
+	"site is down": func(a map[string]string) string { return fmt.Sprintf("site %s is down: %s", a["site"], a["seen"]) },
+	"switch begins": func(a map[string]string) string {
+		return fmt.Sprintf("%s %s→%s begins: %s", a["kind"], a["from"], a["to"], a["reason"])
+	},
+	"step":         stepSentence,
+	"VIP released": func(a map[string]string) string { return "keepalived stopped, gate shut in " + short(a["took"]) },
+	"VIP served: gate open, address bound, gratuitous ARP sent": func(a map[string]string) string {
+		return "keepalived started, gate open, gratuitous ARP sent: " + short(a["took"])
+	},
+	"neighbour has the VIP's new place": func(a map[string]string) string { return a["addr"] + " has learned the new MAC" },
+	"switch is undone":                  func(a map[string]string) string { return "switch is undone: " + a["reason"] },
+}
+
+func stepSentence(a map[string]string) string {
+	words := fmt.Sprintf("%-13s%s in %s", a["step"], a["phase"], short(a["took"]))
+	if a["err"] != "" {
+		words += ": " + a["err"]
+	}
+	return words
+}
+
+// steps are the names of a plan's steps in their order, for people.
+var steps = []plan.StepName{
+	plan.Recheck, plan.Fence, plan.Release, plan.FenceWrites, plan.Cut, plan.CatchUp, plan.Promote, plan.Commit, plan.Bind, plan.Verify,
+}
+
+// byOrder sorts the names of steps as the plan does them; others come last.
+func byOrder(a, b string) int {
+	place := func(name string) int {
+		if i := slices.Index(steps, plan.StepName(name)); i >= 0 {
+			return i
+		}
+		return len(steps)
+	}
+	return cmp.Or(place(a)-place(b), strings.Compare(a, b))
+}
+
+// short writes a duration that slog logged in nanoseconds.
+func short(nanoseconds string) string {
+	n, err := strconv.ParseInt(nanoseconds, 10, 64)
+	if err != nil {
+		return nanoseconds
+	}
+	return fmt.Sprintf("%.1f ms", ms(time.Duration(n)))
+}
 
 // Tell takes one event of the time-line.
 func (s *Story) Tell(e Event) {
@@ -26,15 +81,37 @@ func (s *Story) Tell(e Event) {
 	switch {
 	case e.Who == "fault":
 		s.struck = e.At
-		fmt.Fprintf(s.out, "\n%10s  %s\n", "0 ms", e.Text)
-	case s.struck.IsZero() && e.Who == "lab":
-		fmt.Fprintf(s.out, "%10s  %s\n", "", e.Text)
-	case !s.struck.IsZero() && e.At.After(s.struck):
-		fmt.Fprintf(s.out, "%7.0f ms  %-8s %s\n", ms(e.At.Sub(s.struck)), e.Who, e.Text)
+		fmt.Fprintf(s.out, "\n%8s  %-8s %s\n", "0 ms", "", strings.ToUpper(e.Text[:1])+e.Text[1:])
+	case e.Who == "lab" && s.struck.IsZero():
+		fmt.Fprintf(s.out, "%8s  %-8s %s\n", "", "", e.Text)
+	case e.Who == "lab":
+		s.line(e.At, e.Who, e.Text)
+	case e.Log == nil || s.struck.IsZero() || s.ended || e.At.Before(s.struck):
+	case sentences[e.Log.Msg] != nil:
+		s.line(e.At, e.Who, sentences[e.Log.Msg](e.Log.Attrs))
+		s.ended = e.Log.Msg == "step" && e.Log.Attrs["step"] == "verify" && e.Log.Attrs["phase"] == "done"
 	}
+}
+
+func (s *Story) line(at time.Time, who, text string) {
+	fmt.Fprintf(s.out, "%5.0f ms  %-8s %s\n", ms(at.Sub(s.struck)), who, text)
 }
 
 // End prints the times and the checks.
 func (s *Story) End(r Result) {
-	fmt.Fprintf(s.out, "\n%s\n\n%s\n", Table([]Result{r}), r.Line())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Switched {
+		fmt.Fprintf(s.out, "\nSwitched to site %s in %.0f ms. Applications had no good write for %.0f ms.\n\n", r.To, r.SwitchMS, r.OutageMS)
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(r.Steps), byOrder) {
+		fmt.Fprintf(s.out, "    %-14s%8.1f ms\n", name, r.Steps[name])
+	}
+	fmt.Fprintf(s.out, "\n    acknowledged writes   %8d\n    lost                  %8d\n    duplicated            %8d\n"+
+		"    two holders at once   %5.0f ms\n    holders on the wire   %8s\n", r.Acknowledged, r.Lost, r.Duplicated, r.DoubleHolderMS, strings.Join(r.Holders, ", then "))
+	if r.OK {
+		fmt.Fprintln(s.out, "\nEvery check holds.")
+		return
+	}
+	fmt.Fprintf(s.out, "\nNot ok: %s\n", r.Reason)
 }

@@ -11,8 +11,15 @@ import (
 // Event is one line of a run's time-line.
 type Event struct {
 	At   time.Time
-	Who  string // "lab", "fault", "writer", a node's name
+	Who  string // "lab", "fault", "writer", "wire", "journal", a node's name
 	Text string
+	Log  *LogLine // of a daemon's line: its parts
+}
+
+// LogLine is a line that a daemon logged: a static message and its attributes, as text.
+type LogLine struct {
+	Msg   string
+	Attrs map[string]string
 }
 
 // Timeline collects what happened, from any goroutine.
@@ -30,12 +37,11 @@ func NewTimeline(follow func(Event)) *Timeline {
 
 // Add takes an event that happens now.
 func (t *Timeline) Add(who, format string, args ...any) {
-	t.AddAt(time.Now(), who, fmt.Sprintf(format, args...))
+	t.Put(Event{At: time.Now(), Who: who, Text: fmt.Sprintf(format, args...)})
 }
 
-// AddAt takes an event that happened at the time.
-func (t *Timeline) AddAt(at time.Time, who, text string) {
-	e := Event{At: at, Who: who, Text: text}
+// Put takes an event that may have happened earlier.
+func (t *Timeline) Put(e Event) {
 	t.mu.Lock()
 	t.events = append(t.events, e)
 	t.mu.Unlock()

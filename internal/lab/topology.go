@@ -24,7 +24,9 @@ const (
 	appHost    = "app"
 	schema     = "bank"
 	shardCount = 4
-	configPath = "/run/baton/baton.yaml" // on each host: /run is the host's own
+
+	// ConfigPath is a daemon's configuration on its host, whose /run is its own.
+	ConfigPath = "/run/baton/baton.yaml"
 )
 
 // VIP is the address that applications use.

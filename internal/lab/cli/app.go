@@ -27,14 +27,21 @@ import (
 // errFailed: at least one run was not ok; each has said why.
 var errFailed = errors.New("not every run was ok")
 
-// Main runs the command line and returns the exit code: 0, or 1 when a run or the command failed.
+// Main runs the command line and returns the exit code: 0; 1 when a run or the command failed; of shell, the command's own.
 func Main(args []string) int {
 	box.Init()
-	if err := app().Run(args); err != nil {
-		fmt.Fprintln(os.Stderr, "batonlab:", err)
-		return exitCode(err)
+	err := app().Run(args)
+	if err == nil {
+		return 0
 	}
-	return 0
+	if err.Error() != "" {
+		fmt.Fprintln(os.Stderr, "batonlab:", err)
+	}
+	var code cli.ExitCoder
+	if errors.As(err, &code) {
+		return code.ExitCode()
+	}
+	return 1
 }
 
 func app() *cli.App {
@@ -279,8 +286,19 @@ func shellCommand(c *cli.Context) error {
 	}
 	cmd := exec.CommandContext(c.Context, args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "PS1="+c.Args().First()+"# ")
-	return cmd.Run()
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	// On the host, "baton status" is enough.
+	cmd.Env = append(os.Environ(), "PS1="+c.Args().First()+"# ", "BATON_CONFIG="+lab.ConfigPath, "PATH="+filepath.Dir(self)+":"+os.Getenv("PATH"))
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		return fmt.Errorf("enter the host: %w", err)
+	}
+	if code := cmd.ProcessState.ExitCode(); code != 0 {
+		return cli.Exit("", code) // the command has said why
+	}
+	return nil
 }
 
 func downCommand(*cli.Context) error {

@@ -32,7 +32,7 @@ func demoCommand(c *cli.Context) error {
 
 // demo tells one failover as it happens.
 func demo(ctx context.Context, r request) error {
-	story := lab.NewStory(os.Stderr, r.Options)
+	story := lab.NewStory(os.Stderr)
 	r.Options.Time = lab.NewTimeline(story.Tell)
 	result, l := lab.Run(ctx, r.Options, r.Scenario, r.Run, r.Seed)
 	story.End(result)
