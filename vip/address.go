@@ -195,6 +195,8 @@ func seconds(lifetime time.Duration) (int, error) {
 	return int(s), nil
 }
 
+const slash32 = "ffffffff" // how net.IPMask prints it
+
 // Remove takes the VIP off every interface and prefix length that has it; none is no error. A /24 that is the first address of its
 // network takes the others of that network along unless the host has promote_secondaries: bind a /32.
 func (a *Address) Remove(ctx context.Context) error {
@@ -212,6 +214,11 @@ func (a *Address) Remove(ctx context.Context) error {
 		err := h.AddrDel(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: p.link.name, Index: p.link.index}}, &del)
 		if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, fmt.Errorf("take %s off %s: %w", a.cfg.VIP, p.link.name, err))
+			continue
+		}
+		if p.link.name != a.cfg.Interface || p.addr.Mask.String() != slash32 {
+			a.log.Warn("somebody else had put the VIP on this host: it was taken off; look for who binds it beside Baton",
+				slog.String("addr", p.addr.IPNet.String()), slog.String("target", p.link.name))
 		}
 	}
 	return errors.Join(errs...)

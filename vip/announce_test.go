@@ -100,8 +100,8 @@ func TestNoFrameAfterOwnedSaysNo(t *testing.T) {
 	}
 }
 
-// gate drops what carries the VIP as the sender, as the real one does; only its effect on the sender matters here.
-func gate(t *testing.T) {
+// dropAll drops what carries the VIP as the sender, as the real one does; only its effect on the sender matters here.
+func dropAll(t *testing.T) {
 	t.Helper()
 	run(t, "nft", "add table netdev gate; add chain netdev gate out { type filter hook egress device eth0 priority 0; }; "+
 		"add rule netdev gate out ether type arp arp saddr ip 10.77.0.100 drop; "+
@@ -114,7 +114,7 @@ func TestClosedGateIsNamed(t *testing.T) {
 	l := newLab(t)
 	ann := newAnnouncer(t, AnnouncerConfig{})
 	l.a.Do(func() {
-		gate(t)
+		dropAll(t)
 		if err := ann.Announce(patience(t), l.owned); !errors.Is(err, ErrGateClosed) {
 			t.Errorf("Announce = %v", err)
 		}

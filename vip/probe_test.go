@@ -126,7 +126,7 @@ func TestResolve(t *testing.T) {
 func TestProberWorksBehindAClosedGate(t *testing.T) {
 	l := newLab(t)
 	l.a.Do(func() {
-		gate(t)
+		dropAll(t)
 		check(t, l.addrA.Add(patience(t), time.Minute)) // gated: it answers nothing
 	})
 	l.b.Do(func() { check(t, l.addrB.Add(patience(t), time.Minute)) })

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -24,13 +23,11 @@ import (
 type SocketsConfig struct {
 	VIP  netip.Addr
 	Port uint16 // only connections to this local port; 0: to any
-	Log  *slog.Logger
 }
 
 // Sockets lists and ends the TCP connections of this host whose local address is the VIP.
 type Sockets struct {
 	cfg SocketsConfig
-	log *slog.Logger
 	k   kernel
 
 	mu   sync.Mutex
@@ -43,7 +40,7 @@ func NewSockets(cfg SocketsConfig) (*Sockets, error) {
 	if err := checkIPv4(cfg.VIP); err != nil {
 		return nil, err
 	}
-	return &Sockets{cfg: cfg, log: orDiscard(cfg.Log), k: kernel{family: unix.NETLINK_INET_DIAG}}, nil
+	return &Sockets{cfg: cfg, k: kernel{family: unix.NETLINK_INET_DIAG}}, nil
 }
 
 // Open opens the sockets for Destroy and Tickle, so that the switch does not pay for it. Again is no error.

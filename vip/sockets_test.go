@@ -300,7 +300,7 @@ func TestResetterRefusesWhatAClosedGateWouldSwallow(t *testing.T) {
 		established := l.waiting(t, 1)[0]
 		l.a.Do(func() {
 			if gated {
-				gate(t) // the address stays; the ingress hook drops
+				dropAll(t) // the address stays; the ingress hook drops
 			} else {
 				check(t, l.addrA.Remove(patience(t)))
 			}
