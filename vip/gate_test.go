@@ -3,7 +3,6 @@ package vip
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
