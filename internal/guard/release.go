@@ -31,13 +31,14 @@ func (g *Guard) release(ctx context.Context, a dcs.Versioned[cluster.Assignment]
 	} else {
 		facts["reset"] = fmt.Sprint(n)
 	}
-	if err := g.Gate.Shut(ctx); err != nil {
-		// No answer: the controller waits the lease out, and the kernel closes at the deadline.
-		return fmt.Errorf("shut the gate: %w", err)
-	}
+	err := g.Gate.Shut(ctx)
 	shut := time.Since(began)
 	g.refuse(ctx)
 	g.unbind(ctx, facts)
+	if err != nil {
+		// No answer: the controller waits the lease out, and the kernel closes at the deadline.
+		return fmt.Errorf("shut the gate: %w", err)
+	}
 	g.Log.Info("VIP released", slog.Duration("took", shut), slog.String("switch", a.Value.Switch), slog.Int64("epoch", a.Value.Epoch))
 	if a.Value.Phase != cluster.Switching {
 		return nil
@@ -137,9 +138,9 @@ func (g *Guard) stop(ctx context.Context, t *tenure, why error) error {
 		g.Log.Warn("destroy sockets of the VIP", slog.Any("err", err))
 	}
 	if err := g.Gate.Shut(ctx); err != nil {
-		return errors.Join(why, fmt.Errorf("shut the gate: %w", err))
+		why = errors.Join(why, fmt.Errorf("shut the gate: %w", err))
 	}
-	g.unbind(ctx, Facts{})
+	g.unbind(ctx, Facts{}) // whatever became of the gate: without the address nobody answers
 	return why
 }
 

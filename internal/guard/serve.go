@@ -262,6 +262,9 @@ func (g *Guard) advance(ctx context.Context, t *tenure) error {
 		}
 		g.installed, t.open = true, true
 	}
+	if err := g.Gate.Verify(ctx); err != nil { // before the address: behind a gate that is not in force it would answer at once
+		return g.stop(ctx, t, fmt.Errorf("verify gate: %w", err))
+	}
 	if !t.bound {
 		g.bind(t)
 		return nil
@@ -270,9 +273,6 @@ func (g *Guard) advance(ctx context.Context, t *tenure) error {
 		return nil
 	}
 	if !t.open {
-		if err := g.Gate.Verify(ctx); err != nil {
-			return g.stop(ctx, t, fmt.Errorf("verify gate: %w", err))
-		}
 		if err := g.Gate.Swap(t.grant.word, t.grant.deadline); err != nil {
 			return g.stop(ctx, t, fmt.Errorf("open the gate: %w", err))
 		}
