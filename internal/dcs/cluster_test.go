@@ -135,14 +135,15 @@ func (n *node) stop(t testing.TB) {
 	}
 }
 
-// spawn runs the member as a child process, which dies with this one.
-func (n *node) spawn(t testing.TB) {
+// spawn runs the member as a child process, which dies with this one; behind a command that ends in exec, if one is given.
+func (n *node) spawn(t testing.TB, behind ...string) {
 	t.Helper()
 	spec, err := json.Marshal(n.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.child = exec.Command(os.Args[0])
+	command := append(behind, os.Args[0])
+	n.child = exec.Command(command[0], command[1:]...)
 	n.child.Env = append(os.Environ(), memberEnv+"="+string(spec))
 	n.child.Stderr = os.Stderr
 	n.child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -247,7 +247,7 @@ func checkCompaction(t *testing.T, s store, p string) {
 
 // checkCounter is compare-and-swap under contention: no increment may be lost, and none may be seen twice.
 func checkCounter(t *testing.T, s store, p string) {
-	const workers, each = 6, 20
+	const workers, each = 4, 12
 	var wg sync.WaitGroup
 	won := make(chan int, workers*each)
 	for w := range workers {
