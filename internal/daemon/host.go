@@ -113,7 +113,7 @@ func newWire(ctx context.Context, v cluster.VIP, iface string, open func() bool,
 	if w.prober, err = vip.NewProber(vip.ProberConfig{VIP: v.Addr, Interface: iface, Every: probeEvery, Log: log}); err != nil {
 		return nil, fmt.Errorf("prepare ARP probes: %w", err)
 	}
-	if w.sockets, err = vip.NewSockets(vip.SocketsConfig{VIP: v.Addr, Log: log}); err != nil {
+	if w.sockets, err = vip.NewSockets(vip.SocketsConfig{VIP: v.Addr}); err != nil {
 		return nil, fmt.Errorf("prepare sockets: %w", err)
 	}
 	return w, errors.Join(w.announcer.Open(ctx), w.sockets.Open(ctx)) // opened now, so that a switch does not pay for it
