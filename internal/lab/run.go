@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -252,7 +253,7 @@ func describe(list []plan.Summary) string {
 	}
 	var words []string
 	for _, s := range list {
-		words = append(words, fmt.Sprintf("%s %s %s→%s %s (%s)", s.ID, s.Kind, s.From, s.To, s.Outcome, s.Reason))
+		words = append(words, fmt.Sprintf("%s %s %s→%s %s (%s)", s.ID, s.Kind, s.From, s.To, s.Outcome, cmp.Or(s.Why, s.Reason)))
 	}
 	return strings.Join(words, ", ")
 }

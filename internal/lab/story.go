@@ -94,7 +94,7 @@ func (s *Story) Tell(e Event) {
 }
 
 func (s *Story) line(at time.Time, who, text string) {
-	fmt.Fprintf(s.out, "%5.0f ms  %-8s %s\n", ms(at.Sub(s.struck)), who, text)
+	fmt.Fprintf(s.out, "%5.0f ms  %-8s %s\n", ms(at.Sub(s.struck)), who, strings.ReplaceAll(text, "\n", "; "))
 }
 
 // End prints the times and the checks.

@@ -5,6 +5,7 @@
 package netns
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -157,7 +158,10 @@ func (h *Host) Output(cmd *exec.Cmd) ([]byte, error) {
 		return nil, err
 	}
 	if err := cmd.Wait(); err != nil {
-		return out.b, fmt.Errorf("run %s on %s: %w: %s", filepath.Base(cmd.Path), h.Name, err, errOut.b)
+		if len(errOut.b) == 0 {
+			errOut = out // some say on stdout why they failed
+		}
+		return out.b, fmt.Errorf("run %s on %s: %w: %s", filepath.Base(cmd.Path), h.Name, err, bytes.TrimSpace(errOut.b))
 	}
 	return out.b, nil
 }

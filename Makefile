@@ -1,0 +1,41 @@
+# Two words suffice: `make demo` shows a failover, `make test` proves that everything holds. Both install what is missing.
+# The laboratory runs as root, in network namespaces of its own; it touches nothing of the machine and leaves nothing.
+
+GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+ifneq ($(shell id -u),0)
+SUDO = sudo
+endif
+
+# What `make test` runs in the laboratory. Profile steady: its times hold on two busy cores.
+LAB_PROFILE ?= steady
+LAB_SCENARIOS ?= all
+
+.PHONY: all setup build demo test lint unit lab bench clean
+all: build
+
+setup: ## install what the laboratory needs, once
+	@scripts/setup
+
+build: ## bin/baton, bin/batonlab
+	go build -o bin/ ./cmd/baton ./cmd/batonlab
+
+demo: setup build ## one failover, told as it happens
+	@$(SUDO) timeout 120 bin/batonlab demo
+
+test: setup lint unit lab ## everything
+
+lint:
+	go vet ./...
+	timeout 600 go run $(GOLANGCI) run ./...
+
+unit: # tests that need namespaces box themselves, as root
+	timeout 900 go test -race -timeout 10m ./...
+
+lab: build
+	$(SUDO) timeout 600 bin/batonlab run --profile $(LAB_PROFILE) $(LAB_SCENARIOS)
+
+bench: setup build ## the numbers of the README, about an hour
+	$(SUDO) bin/batonlab bench
+
+clean:
+	rm -rf bin report
