@@ -67,12 +67,7 @@ type world struct {
 func newWorld(t *testing.T) world {
 	t.Helper()
 	w := world{control: filepath.Join(t.TempDir(), "c"), backend: filepath.Join(t.TempDir(), "c"), heartbeat: 20 * time.Millisecond}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.dead = l.Addr().(*net.TCPAddr).AddrPort()
-	_ = l.Close()
+	w.dead = netip.MustParseAddrPort("127.0.0.1:1") // a free port that was just closed may be the next one that is given out
 	back, _ := serve(t, standin.Config{
 		Control: w.backend, DataHosts: []standin.DataHost{dataHost("0", w.dead.String())},
 		DataNodes: []standin.DataNode{{Name: "dn0", Host: "dh0", Database: "bank"}},
@@ -304,7 +299,11 @@ func TestLiveCauses(t *testing.T) {
 			if statement == "" {
 				statement = "select 1"
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), short)
+			limit := budget
+			if tt.want == health.Timeout || tt.want == health.NoGreeting {
+				limit = short
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			conn, err := w.dialer(t, tt.cfg).Dial(ctx)
 			if err == nil {
@@ -322,7 +321,7 @@ func TestLiveCauses(t *testing.T) {
 func TestOwnDeadline(t *testing.T) {
 	w := newWorld(t)
 	fault(t, w.control, "starve on")
-	conn, err := w.dialer(t, Config{Timeout: 50 * time.Millisecond}).Dial(t.Context())
+	conn, err := w.dialer(t, Config{Timeout: time.Second}).Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +331,7 @@ func TestOwnDeadline(t *testing.T) {
 	}
 	_ = conn.Close()
 	fault(t, w.control, "accept-only on")
-	_, err = w.dialer(t, Config{Timeout: 50 * time.Millisecond}).DialAdmin(t.Context())
+	_, err = w.dialer(t, Config{Timeout: short}).DialAdmin(t.Context())
 	if cause, _ := Classify(t.Context(), err); cause != health.NoGreeting {
 		t.Errorf("%v: %v", cause, err)
 	}
