@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -23,11 +24,13 @@ import (
 type SocketsConfig struct {
 	VIP  netip.Addr
 	Port uint16 // only connections to this local port; 0: to any
+	Log  *slog.Logger
 }
 
 // Sockets lists and ends the TCP connections of this host whose local address is the VIP.
 type Sockets struct {
 	cfg SocketsConfig
+	log *slog.Logger
 	k   kernel
 
 	mu   sync.Mutex
@@ -40,7 +43,7 @@ func NewSockets(cfg SocketsConfig) (*Sockets, error) {
 	if err := checkIPv4(cfg.VIP); err != nil {
 		return nil, err
 	}
-	return &Sockets{cfg: cfg, k: kernel{family: unix.NETLINK_INET_DIAG}}, nil
+	return &Sockets{cfg: cfg, log: orDiscard(cfg.Log), k: kernel{family: unix.NETLINK_INET_DIAG}}, nil
 }
 
 // Open opens the sockets for Destroy and Tickle, so that the switch does not pay for it. Again is no error.
@@ -117,7 +120,9 @@ func (s *Sockets) all(ctx context.Context) ([]conn, error) {
 	var found []conn
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		socks, err := h.SocketDiagTCP(family)
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // interrupted: connections came or went meanwhile
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			s.log.Debug("connections came or went while they were listed: one may be missing", slog.String("addr", s.cfg.VIP.String()))
+		} else if err != nil {
 			return nil, fmt.Errorf("list connections of %s: %w", s.cfg.VIP, err)
 		}
 		for _, sock := range socks {
