@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,7 +75,14 @@ func (o outside) Instance(ctx context.Context, at cluster.Instance) Instance {
 	if err != nil {
 		x.Gaps = append(x.Gaps, err)
 	}
-	x.Lacks, x.Passes = rights.Lacks, rights.Passing
+	x.Lacks = rights.Lacks
+	for _, name := range rights.Passing {
+		if strings.HasPrefix(name, "'") { // an account or a role; else it says why there is no list
+			x.Passes = append(x.Passes, name)
+		} else {
+			x.Gaps = append(x.Gaps, fmt.Errorf("list the accounts that pass read_only: %s", name))
+		}
+	}
 	server.Account = account(o.cfg.MySQL.Probe)
 	x.Probe = probeAccount(ctx, server)
 	return x
@@ -193,6 +201,7 @@ func askTables(ctx context.Context, client *mycat.Client, m *Mycat) error {
 				d.WriteHosts = append(d.WriteHosts, s.Name)
 			}
 		}
+		slices.Sort(d.WriteHosts) // Mycat lists them in the order of a hash
 		m.Sources = append(m.Sources, d)
 	}
 	m.TableErr = errors.Join(errs...)
