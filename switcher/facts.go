@@ -42,7 +42,7 @@ func (t *tenure) facts(now time.Time) policy.Facts {
 			f.Frozen = c.Frozen
 		}
 		if r, ok := t.ready.Sites[s.Name]; ok && now.Sub(t.ready.At) < 10*t.Profile.Interval+5*time.Second {
-			f.Targets[s.Name] = policy.Ready{Known: true, Blockers: r.Blockers, Since: t.since[s.Name]}
+			f.Targets[s.Name] = policy.Ready{Known: true, Blockers: r.Blockers, Seen: t.ready.At}
 		}
 	}
 	if f.Sites[f.Assignment.Site].State != health.Down {
@@ -78,7 +78,7 @@ func (t *tenure) history(f *policy.Facts) {
 		if s.Outcome == plan.Completed && s.Kind == plan.Failover && s.By == automatic {
 			f.Completed = append(f.Completed, s.Ended)
 		}
-		f.Last = &policy.Past{ID: s.ID, At: s.Ended, Outcome: s.Outcome, Blocker: s.Why, Aborts: aborts}
+		f.Last = &policy.Past{ID: s.ID, Kind: s.Kind, At: s.Ended, Outcome: s.Outcome, Blocker: s.Why, Aborts: aborts}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/baton-ha/baton/internal/cluster"
@@ -102,8 +103,11 @@ func (r *run) entry(s plan.StepName, ph plan.Phase, began time.Time, facts map[s
 func (r *run) record(ctx context.Context, what string, cmps []dcs.Cmp, entries []plan.Entry, ops ...dcs.Op) (dcs.Result, error) {
 	log := r.log[:len(r.log):len(r.log)]
 	for _, e := range entries {
-		e.Seq = len(log) + 1
-		log = append(log, e)
+		e.Seq = 1
+		if len(log) > 0 {
+			e.Seq = log[len(log)-1].Seq + 1
+		}
+		log = append(shorten(log, e.Step), e)
 	}
 	ops = append(ops, dcs.Doc(r.Keys.Switch(r.p.ID, "journal"), log))
 	if !r.written {
@@ -119,6 +123,27 @@ func (r *run) record(ctx context.Context, what string, cmps []dcs.Cmp, entries [
 		r.tell(e)
 	}
 	return res, nil
+}
+
+// mostTries of one step stay in the journal: an undo is tried until it succeeds, and etcd is no place for endless lists. It is more than
+// plan.Next counts.
+const mostTries = 24
+
+// shorten drops the oldest entry of a step that has been tried too often.
+func shorten(log []plan.Entry, s plan.StepName) []plan.Entry {
+	n, oldest := 0, -1
+	for i, e := range log {
+		if e.Step == s {
+			n++
+			if oldest < 0 {
+				oldest = i
+			}
+		}
+	}
+	if n < mostTries {
+		return log
+	}
+	return slices.Delete(slices.Clone(log), oldest, oldest+1)
 }
 
 // clock keeps the moments that every switch logs.

@@ -39,7 +39,8 @@ type node struct {
 }
 
 // Run is `baton run`: it returns when ctx ends, when a newer daemon of this host has taken over (guard.ErrReplaced), or when a part
-// cannot go on. It hands nothing over at its end: the address stays served until the lease ends unless a successor takes it up.
+// cannot go on. It hands nothing over at its end: the address stays served until the lease ends unless a successor takes it up. The
+// guard renews to the last, after all else has ended, so that the successor has nearly the whole lease to come up.
 func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	lock, err := single(ctx, cfg.StateDir, log)
 	if err != nil {
@@ -47,26 +48,34 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	}
 	defer lock.Close() //nolint:errcheck // the kernel drops the lock with the process
 	n := &node{cfg: cfg, log: log, terms: lease.Terms{D: cfg.Profile.Lease, Margin: cfg.Profile.Margin}, data: newDatabases(cfg)}
-	g, ctx := errgroup.WithContext(ctx)
-	if cfg.IsMember() {
-		if n.member, err = startMember(cfg, log); err != nil {
-			return err
-		}
-		g.Go(func() error { return n.member.Run(ctx, func() { log.Info("etcd member ready") }) })
-	}
 	if n.kv, err = Connect(cfg, log); err != nil {
 		return err
 	}
 	defer n.kv.Close() //nolint:errcheck // nothing is in flight any more
 	n.store = dcs.NewStore(n.kv, cfg.Cluster.Name)
-	mirror := dcs.NewMirror(dcs.MirrorConfig{KV: n.kv, Prefix: n.store.Keys.Prefix(), Silence: silence(cfg.Profile), Prove: cfg.Profile.Interval * 2, Log: log})
+	mirror := dcs.NewMirror(dcs.MirrorConfig{KV: n.kv, Prefix: n.store.Keys.Prefix(), Silence: silence(cfg.Profile), Log: log})
 	n.pump = &pump{mirror: mirror, dec: dcs.NewDecoder(n.store.Keys), keys: n.store.Keys}
-	if err := n.assemble(ctx, g); err != nil {
+
+	g, ctx := errgroup.WithContext(ctx)
+	last, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	late, last := errgroup.WithContext(last)
+	if err := n.assemble(ctx, g, last, late); err != nil {
 		return errors.Join(err, stop(g))
 	}
-	g.Go(func() error { return mirror.Run(ctx) })
-	g.Go(func() error { return n.pump.Run(ctx) })
-	return g.Wait()
+	late.Go(func() error { return mirror.Run(last) })
+	late.Go(func() error { return n.pump.Run(last) })
+	g.Go(func() error { // a part that ends late ends the others too
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-last.Done():
+			return context.Cause(last)
+		}
+	})
+	err = g.Wait()
+	end()
+	return errors.Join(err, late.Wait())
 }
 
 // errStop ends the parts that were started before one could not be prepared.
@@ -83,8 +92,15 @@ func stop(g *errgroup.Group) error {
 // silence is when a watch without a message is opened elsewhere: the lock's pulse and the holder's renewals come far more often.
 func silence(p cluster.Profile) time.Duration { return max(p.Lease/10*2, p.LockPulse) }
 
-// assemble prepares every part of this node and starts it.
-func (n *node) assemble(ctx context.Context, g *errgroup.Group) error {
+// assemble prepares every part of this node and starts it: in g what ends at once, in late what the lease needs.
+func (n *node) assemble(ctx context.Context, g *errgroup.Group, last context.Context, late *errgroup.Group) error {
+	if n.cfg.IsMember() {
+		var err error
+		if n.member, err = startMember(n.cfg, n.log); err != nil {
+			return err
+		}
+		g.Go(func() error { return n.member.Run(ctx, func() { n.log.Info("etcd member ready") }) })
+	}
 	exec := guard.NewExecutor(guard.ExecutorConfig{
 		Cluster: n.cfg.Cluster, Node: n.cfg.Node, Keys: n.store.Keys, Store: n.store, Databases: n.data, Fresh: n.terms.D, Log: n.log,
 	})
@@ -106,7 +122,7 @@ func (n *node) assemble(ctx context.Context, g *errgroup.Group) error {
 	if !ok || n.cfg.Mode == policy.Observe {
 		return nil
 	}
-	return n.guard(ctx, g, site)
+	return n.guard(last, late, site)
 }
 
 // guard starts the guard of a Mycat host.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/internal/config"
@@ -18,9 +19,14 @@ type databases struct{ cfg config.Config }
 
 func newDatabases(cfg config.Config) *databases { return &databases{cfg} }
 
+// stepTimeout bounds a step's connecting and its status queries where its own context does not: a busy server answers late, and a
+// plan undone for that would cost more than the wait.
+const stepTimeout = 3 * time.Second
+
 // Open implements guard.Databases.
 func (d *databases) Open(ctx context.Context, in cluster.Instance) (guard.Database, error) {
 	s := serverOf(d.cfg, in.Addr)
+	s.Timeout = stepTimeout
 	c, err := s.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -92,6 +98,10 @@ func epochOf(e guard.Epoch) mysql.Epoch {
 // Demote undoes a cut or a promotion: read-only first, then the replica runs again.
 func (d *database) Demote(ctx context.Context, check guard.Check) error {
 	if _, err := d.c.FenceWrites(ctx, mysql.Check(check)); err != nil {
+		return err
+	}
+	st, err := d.c.Status(ctx)
+	if err != nil || st.Replica == nil { // a first start that is undone: it followed nobody
 		return err
 	}
 	return d.c.RestartIO(ctx, mysql.Check(check))

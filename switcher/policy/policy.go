@@ -75,12 +75,13 @@ type Blocker struct {
 type Ready struct {
 	Known    bool
 	Blockers []Blocker
-	Since    time.Time // ready without a break since
+	Seen     time.Time // when it was looked at
 }
 
 // Past is the last switch that ended.
 type Past struct {
 	ID      string
+	Kind    plan.Kind
 	At      time.Time
 	Outcome plan.Outcome
 	Blocker string // what aborted it
@@ -233,7 +234,7 @@ func cooldown(f Facts, l Limits, now time.Time) (Decision, bool) {
 		d.Left = f.Completed[len(f.Completed)-l.Budget].Add(l.BudgetSpan).Sub(now)
 		return d, true
 	}
-	if f.Last == nil || f.Last.Outcome != plan.Completed {
+	if f.Last == nil || f.Last.Outcome != plan.Completed || f.Last.Kind == plan.First {
 		return Decision{}, false
 	}
 	left := f.Last.At.Add(l.Cooldown).Sub(now)
@@ -241,7 +242,7 @@ func cooldown(f Facts, l Limits, now time.Time) (Decision, bool) {
 		return Decision{}, false
 	}
 	for _, r := range f.Targets {
-		if r.Known && len(r.Blockers) == 0 && r.Since.After(f.Last.At) {
+		if r.Known && len(r.Blockers) == 0 && r.Seen.After(f.Last.At) {
 			return Decision{}, false
 		}
 	}
