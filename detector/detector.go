@@ -108,9 +108,9 @@ type watch struct {
 	linking    bool
 	blind      string
 
-	dirty  bool // something may have changed what is believed
-	shown  map[shownKey]health.State
-	told   map[cluster.SiteName]health.State
+	dirty  bool                              // something may have changed what is believed
+	shown  map[shownKey]health.State         // what was logged last
+	told   map[cluster.SiteName]health.State // what was published last
 	outage outage
 }
 

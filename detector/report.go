@@ -94,11 +94,7 @@ func (d *Detector) tell(now time.Time) {
 		}
 		if was := d.told[site.Name]; was != v.State {
 			d.told[site.Name], changed = v.State, true
-			level := slog.LevelInfo
-			if was == health.Suspect && v.State == health.Up || v.State == health.Suspect {
-				level = slog.LevelDebug // one blip does not count
-			}
-			d.log.Log(context.Background(), level, siteLines[v.State], "site", site.Name, "seen", v.Reason)
+			d.tellSite(v)
 		}
 	}
 	if changed {
@@ -106,12 +102,20 @@ func (d *Detector) tell(now time.Time) {
 	}
 }
 
-var siteLines = map[health.State]string{
-	health.Up: "site is up", health.Busy: "site is busy", health.Suspect: "site is suspect", health.Down: "site is down", health.Unknown: "site is unknown",
-}
-
-var targetLines = map[health.State]string{
-	health.Up: "target is up", health.Busy: "target answers and has no room", health.Suspect: "target is suspect", health.Down: "target is down", health.Unknown: "target is unknown",
+// tellSite logs a site's new state. Suspect is not worth a line: one blip does not count.
+func (d *Detector) tellSite(v health.Verdict) {
+	key := shownKey{target: health.Target{Site: v.Site}}
+	was := d.shown[key]
+	if v.State == health.Suspect || v.State == was {
+		return
+	}
+	d.shown[key] = v.State
+	level := slog.LevelInfo
+	if was == "" {
+		level = slog.LevelDebug // nothing was looked at yet
+	}
+	d.log.LogAttrs(context.Background(), level, "site changed its state",
+		slog.String("site", string(v.Site)), slog.String("state", string(v.State)), slog.String("cause", v.Reason))
 }
 
 // frozen stands for a target whose probe is wrongly configured, among the states that were shown.
@@ -123,20 +127,26 @@ func (d *Detector) tellTarget(t health.TargetState) {
 		state = frozen
 	}
 	was := d.shown[key]
-	if was == state {
+	if state == health.Suspect || state == was {
 		return
 	}
 	d.shown[key] = state
-	attrs := []any{"target", t.Target.String(), "factor", t.Factor, "cause", t.Last.Cause, "seen", t.Last.Detail, "fill", t.Fill, "trip", t.Trip}
+	attrs := []slog.Attr{
+		slog.String("target", t.Target.String()), slog.String("factor", string(t.Factor)), slog.String("state", string(state)),
+		slog.String("cause", t.Last.Cause.String()), slog.String("seen", t.Last.Detail), slog.Int("fill", t.Fill), slog.Int("trip", t.Trip),
+	}
+	ctx := context.Background()
 	switch {
 	case state == frozen:
-		d.log.Error("probe is misconfigured: it never counts, and automatic switching is frozen until it answers", "target", t.Target.String(), "factor", t.Factor, "seen", t.Frozen)
+		d.log.LogAttrs(ctx, slog.LevelError, "probe is misconfigured: it never counts, and automatic switching is frozen until it answers", attrs...)
+	case t.Advisory && state == health.Down:
+		d.log.LogAttrs(ctx, slog.LevelWarn, "advisory factor is bad: it moves nothing", attrs...)
 	case state == health.Down || state == health.Busy:
-		d.log.Warn(targetLines[state], attrs...)
+		d.log.LogAttrs(ctx, slog.LevelWarn, "target changed its state", attrs...)
 	case was == health.Down || was == health.Busy || was == frozen:
-		d.log.Info(targetLines[state], attrs...)
+		d.log.LogAttrs(ctx, slog.LevelInfo, "target changed its state", attrs...)
 	default:
-		d.log.Debug(targetLines[state], attrs...)
+		d.log.LogAttrs(ctx, slog.LevelDebug, "target changed its state", attrs...)
 	}
 }
 
@@ -177,7 +187,7 @@ func (d *Detector) publish(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !failing:
-			d.log.Warn("reports cannot be published: this observer has no vote", "err", err)
+			d.log.Warn("reports cannot be published: this observer has no vote", slog.Any("err", err))
 		case err == nil && failing:
 			d.log.Info("reports are published again")
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func (d *Detector) stall(now time.Time, late time.Duration) {
 	for _, r := range d.runners {
 		r.again = time.Time{}
 	}
-	d.log.Warn("own beat was late: samples are void", "took", late)
+	d.log.Warn("own beat was late: samples are void", slog.Duration("took", late))
 }
 
 // linkCheck is one answer of the anchors.
@@ -127,7 +128,7 @@ func (d *Detector) checkLinks(ctx context.Context, group *sync.WaitGroup, now ti
 	d.blind, d.dirty = why, true
 	defer d.post(now)
 	if why != "" {
-		d.log.Warn("observer is blind and abstains", "cause", why)
+		d.log.Warn("observer is blind and abstains", slog.String("cause", why))
 	} else {
 		d.log.Info("observer sees again")
 	}

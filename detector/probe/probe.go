@@ -18,6 +18,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	driver "github.com/go-sql-driver/mysql"
+
 	"github.com/baton-ha/baton/detector/health"
 	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/internal/mysql"
@@ -146,7 +148,11 @@ func (classify classifier) sample(ctx context.Context, err error) health.Sample 
 		return health.Sample{Cause: health.WrongAnswer, Detail: cut(err.Error())}
 	}
 	cause, number := classify(ctx, err)
-	return health.Sample{Cause: cause, Number: number, Detail: cut(err.Error())}
+	text := err.Error()
+	if me, ok := errors.AsType[*driver.MySQLError](err); ok {
+		text = me.Message // the number has a field of its own
+	}
+	return health.Sample{Cause: cause, Number: number, Detail: cut(text)}
 }
 
 // stalled turns a hang into a stall of writes: the same session has just answered a read.
