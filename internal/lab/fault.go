@@ -137,11 +137,33 @@ func (l *Lab) signal(ctx context.Context, step script.Step) error {
 		if sig == unix.SIGSTOP {
 			l.later("thaw "+p.Name+" on "+p.Host.Name, func(context.Context) error { return thaw(p) })
 		}
+		l.killed[p] = l.killed[p] || sig == unix.SIGKILL
 		if err := p.Signal(sig); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// died names the programs that ended though nobody killed them.
+func (l *Lab) died() []string {
+	var names []string
+	look := func(p *netns.Process) {
+		if !p.Alive() && !l.killed[p] {
+			names = append(names, fmt.Sprintf("%s on %s", p.Name, p.Host.Name))
+		}
+	}
+	for _, in := range l.mysql {
+		look(&in.Process)
+	}
+	for _, p := range l.mycat {
+		look(p)
+	}
+	for _, p := range l.daemon {
+		look(p)
+	}
+	slices.Sort(names)
+	return names
 }
 
 func thaw(p *netns.Process) error {
@@ -237,6 +259,7 @@ func (l *Lab) start(ctx context.Context, step script.Step) error {
 		if err := p.Start(); err != nil {
 			return err
 		}
+		delete(l.killed, p)
 	}
 	return nil
 }
@@ -268,6 +291,7 @@ func (l *Lab) startServers(ctx context.Context, step script.Step) error {
 			if err := in.Start(ctx); err != nil {
 				return err
 			}
+			delete(l.killed, p)
 		}
 	}
 	return nil

@@ -147,8 +147,8 @@ func (r *run) judge() {
 				r.fail("expected a switch to %s: %s", step.Site, describe(r.switches))
 			}
 		case script.NoSwitch:
-			if len(r.switches) > 0 {
-				r.fail("expected no switch: %s", describe(r.switches))
+			if len(r.switches) > 0 || len(res.Holders) > 1 {
+				r.fail("expected no switch: %s; %v answered for the VIP", describe(r.switches), res.Holders)
 			}
 		case script.NoInterruption, script.Repaired, script.Ready:
 		case script.Lost, script.Duplicated, script.Refused, script.Unknown, script.DoubleHolder:
@@ -162,6 +162,11 @@ func (r *run) judge() {
 	for cond, limit := range limits {
 		if got[cond] > float64(limit) {
 			r.fail("%s is %g, at most %d is allowed", cond, got[cond], limit)
+		}
+	}
+	for _, s := range r.switches {
+		if s.Outcome == plan.Running || s.Outcome == plan.Stuck {
+			r.fail("a switch has not ended: %s", describe([]plan.Summary{s}))
 		}
 	}
 	if res.WrongServer > 0 {

@@ -51,7 +51,8 @@ type Lab struct {
 	writer   *load.Writer
 	seed     mariadb.Seed
 	undo     []undo
-	known    map[string]bool // ids of the switches that history has shown
+	known    map[string]bool         // ids of the switches that history has shown
+	killed   map[*netns.Process]bool // on purpose, and not started again
 
 	loops *errgroup.Group // recorder, followers of logs: until ctx ends
 	ctx   context.Context // of the loops, which outlive Up
@@ -66,7 +67,7 @@ func Up(ctx context.Context, opt Options) (*Lab, error) {
 	defer cancel()
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l := &Lab{
-		opt: opt, time: opt.Time, ctx: run, stop: stop, loops: new(errgroup.Group), known: make(map[string]bool),
+		opt: opt, time: opt.Time, ctx: run, stop: stop, loops: new(errgroup.Group), known: make(map[string]bool), killed: make(map[*netns.Process]bool),
 		mysql: make(map[string]*mariadb.Instance), mycat: make(map[string]*netns.Process), daemon: make(map[string]*netns.Process),
 	}
 	steps := []struct {

@@ -100,10 +100,11 @@ func TestChecksFind(t *testing.T) {
 	_, err = other.Output(exec.CommandContext(ctx, "ip", "address", "add", vipText+"/32", "dev", netns.Interface))
 	must(err)
 	must(l.net.Block(ctx, "witness", "mc-a"))
+	must(l.mycat["b"].Signal(unix.SIGKILL)) // past the injector: as if it had crashed
 	must(r.finish(ctx))
 	result := r.result
 	result.Reason = strings.Join(r.reasons, "; ")
-	wantReason(t, result, "at the end 2 hosts answer", "double_holder is")
+	wantReason(t, result, "at the end 2 hosts answer", "double_holder is", "ended by itself: mycat on mc-b")
 	r.reasons = nil
 	r.audit(ctx, "mc-a")
 	r.judge()

@@ -50,7 +50,7 @@ func (r Result) Line() string {
 	line += fmt.Sprintf(" outage %.0f ms, acknowledged %d, lost %d, duplicated %d, two holders %.0f ms",
 		r.OutageMS, r.Acknowledged, r.Lost, r.Duplicated, r.DoubleHolderMS)
 	if r.Reason != "" {
-		line += "\n     " + r.Reason
+		line += fmt.Sprintf("\n     %s (seed %d)", r.Reason, r.Seed)
 	}
 	if r.Report != "" {
 		line += "\n     report: " + r.Report

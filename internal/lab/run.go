@@ -274,6 +274,9 @@ func (r *run) finish(ctx context.Context) error {
 	if err := l.stopWriter(); err != nil {
 		return err
 	}
+	if died := l.died(); len(died) > 0 {
+		r.fail("ended by itself: %s: its log says why", strings.Join(died, ", "))
+	}
 	if r.switches, err = l.switches(ctx); err != nil {
 		r.fail("history: %v", err)
 	}

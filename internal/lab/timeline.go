@@ -51,14 +51,21 @@ func (t *Timeline) Put(e Event) {
 }
 
 // String writes the events in the order of their times, in milliseconds since the start.
-func (t *Timeline) String() string {
+func (t *Timeline) String() string { return t.text(func(Event) bool { return true }) }
+
+// Brief is String without the lines of the daemons' logs: faults, Baton's journal, the writer's errors, who held the VIP.
+func (t *Timeline) Brief() string { return t.text(func(e Event) bool { return e.Log == nil }) }
+
+func (t *Timeline) text(shown func(Event) bool) string {
 	t.mu.Lock()
 	events := slices.Clone(t.events)
 	t.mu.Unlock()
 	slices.SortStableFunc(events, func(a, b Event) int { return a.At.Compare(b.At) })
 	var b strings.Builder
 	for _, e := range events {
-		fmt.Fprintf(&b, "%10.1f ms  %-8s %s\n", float64(e.At.Sub(t.start).Microseconds())/1000, e.Who, e.Text)
+		if shown(e) {
+			fmt.Fprintf(&b, "%10.1f ms  %-8s %s\n", ms(e.At.Sub(t.start)), e.Who, e.Text)
+		}
 	}
 	return b.String()
 }

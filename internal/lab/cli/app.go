@@ -168,6 +168,10 @@ func runCommand(c *cli.Context) error {
 	}
 	failed := false
 	for _, s := range list {
+		if s.Bind != "" && s.Bind != opt.Bind {
+			fmt.Fprintf(os.Stderr, "%s is for --bind %s: left out\n", s.Name, s.Bind)
+			continue
+		}
 		for n := range c.Int("repeat") {
 			r.Scenario, r.Run = s, n+1
 			result, err := send(c.Context, r, nil)

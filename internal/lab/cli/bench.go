@@ -71,6 +71,9 @@ func (b *bench) matrix(list []script.Scenario, binds []string, repeat int, r req
 	for n := range repeat {
 		for _, s := range list {
 			for _, bind := range binds {
+				if s.Bind != "" && s.Bind != bind {
+					continue
+				}
 				r.Scenario, r.Run, r.Options.Bind = s, n+1, bind
 				b.requests = append(b.requests, r)
 			}

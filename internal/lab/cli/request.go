@@ -174,6 +174,9 @@ func once(ctx context.Context, r request, follow func(lab.Event)) error {
 		}
 		result.Report = dir
 	}
+	if !result.OK && !r.Verbose {
+		fmt.Fprint(os.Stderr, r.Options.Time.Brief())
+	}
 	if err := l.Close(after); err != nil && result.OK {
 		result.OK, result.Reason = false, err.Error()
 	}

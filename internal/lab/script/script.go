@@ -107,19 +107,8 @@ type Scenario struct {
 	Name  string
 	Title string
 	Why   string
+	Bind  string // the only way of binding that it makes sense with; empty: any
 	Steps []Step
-}
-
-// Faults says whether any step strikes something; a scenario without faults is a planned one.
-func (s Scenario) Faults() bool {
-	for _, step := range s.Steps {
-		switch step.Verb {
-		case Kill, Freeze, Cut, Flap, Restart:
-			return true
-		case Pause, Baseline, Thaw, Start, Mend, Switchover, Wait, Expect:
-		}
-	}
-	return false
 }
 
 // Parse reads a scenario. The error joins every mistake, each with its line number.
@@ -158,10 +147,16 @@ func (s *Scenario) line(n int, line string) error {
 	case "why":
 		s.Why = strings.TrimSpace(s.Why + " " + rest)
 		return nil
+	case "bind":
+		s.Bind = rest
+		if rest != "keepalived" && rest != "netlink" {
+			return fmt.Errorf("bind %s: there are keepalived and netlink", rest)
+		}
+		return nil
 	}
 	parse, ok := verbs[Verb(words[0])]
 	if !ok {
-		return fmt.Errorf("unknown word %q: a line begins with title, why, %s", words[0], verbList)
+		return fmt.Errorf("unknown word %q: a line begins with title, why, bind, %s", words[0], verbList)
 	}
 	step := Step{Line: n, Text: strings.Join(words, " "), Verb: Verb(words[0])}
 	r := &reader{words: words[1:]}

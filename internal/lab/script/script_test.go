@@ -53,11 +53,11 @@ func TestParse(t *testing.T) {
 }
 
 func TestParseHeader(t *testing.T) {
-	s, err := Parse("x", []byte("title One of four dies\nwhy first line\nwhy and second\npause 1s\n"))
+	s, err := Parse("x", []byte("title One of four dies\nwhy first line\nwhy and second\nbind netlink\npause 1s\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Name != "x" || s.Title != "One of four dies" || s.Why != "first line and second" || s.Faults() {
+	if s.Name != "x" || s.Title != "One of four dies" || s.Why != "first line and second" || s.Bind != "netlink" {
 		t.Errorf("scenario = %+v", s)
 	}
 }
@@ -79,6 +79,7 @@ func TestMistakesHaveLines(t *testing.T) {
 		{"title T\nkill etcd", `"leader" is missing`},
 		{"title T\nflap mysql a s1 down 2s every 1s for 3s", "never up"},
 		{"title T\nswitchover b", `"to" is missing`},
+		{"title T\nbind glue\npause 1s", "x:2: bind glue: there are"},
 		{"pause 1s", "x: no title"},
 		{"title T", "x: no steps"},
 		{"title T\nbad\npause 1s\nworse", `x:4: unknown word "worse"`},
