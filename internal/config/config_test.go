@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -175,6 +176,36 @@ func TestMisspeltKeysAreRefused(t *testing.T) {
 		}
 		for i := 0; n.Kind != yaml.MappingNode && i < len(n.Content); i++ {
 			walk(n.Content[i], parent)
+		}
+	}
+	walk(&doc, "")
+}
+
+// TestDocumentation: docs/configuration.md has the smallest file as it is, and names every key of the full one.
+func TestDocumentation(t *testing.T) {
+	text := good(t, "../../../docs/configuration.md")
+	if !strings.Contains(text, good(t, "bank.yaml")) {
+		t.Error("docs/configuration.md has another smallest file than testdata/bank.yaml")
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(good(t, "full.yaml")), &doc); err != nil {
+		t.Fatal(err)
+	}
+	free := map[string]bool{"nodes": true, "shards": true, "data_nodes": true}
+	var walk func(n *yaml.Node, parent string)
+	walk = func(n *yaml.Node, parent string) {
+		for i, child := range n.Content {
+			if n.Kind == yaml.MappingNode && i%2 == 0 {
+				if !free[parent] && !regexp.MustCompile(`\b`+child.Value+`\b`).MatchString(text) {
+					t.Errorf("docs/configuration.md does not name %s", child.Value)
+				}
+				continue
+			}
+			name := parent
+			if n.Kind == yaml.MappingNode {
+				name = n.Content[i-1].Value
+			}
+			walk(child, name)
 		}
 	}
 	walk(&doc, "")
