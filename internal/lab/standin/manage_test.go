@@ -138,50 +138,71 @@ func TestOffline(t *testing.T) {
 	wants(t, db.PingContext(t.Context()), "ok")
 }
 
-// TestOwnSwitch lets the stand-in do what Baton's users must forbid: two writeHosts and switchType 1. Then a restart with -1 silently
-// goes back.
-func TestOwnSwitch(t *testing.T) {
-	first, second := serve(t, backendConfig(control(t))), backendOf(t)
-	index := filepath.Join(t.TempDir(), "dnindex.properties")
-	cfg := Config{
-		Control: control(t), DNIndex: index,
-		Periods: Periods{Heartbeat: Duration(20 * time.Millisecond), HeartbeatTimeout: Duration(60 * time.Millisecond), Init: Duration(100 * time.Millisecond)},
+// active is the index of the only dataNode's writeHost.
+func active(t *testing.T, r *running) string {
+	t.Helper()
+	rows, err := ask(t.Context(), r.manager(t), "show @@datanode")
+	if err != nil || len(rows) != 1 {
+		t.Fatalf("%q, %v", rows, err)
+	}
+	return strings.Fields(rows[0])[2]
+}
+
+// twoWriters is the configuration that Baton's users must not have.
+func twoWriters(first, second *running) Config {
+	return Config{
 		DataHosts: []DataHost{{Name: "dh1", SwitchType: 1, WriteHosts: []WriteHost{
 			{Name: "host1", Addr: first.sql.String(), User: "root", Password: "secret"},
 			{Name: "host2", Addr: second.sql.String(), User: "root", Password: "secret"},
 		}}},
 		DataNodes: []DataNode{{Name: "dn1", Host: "dh1", Database: "bank"}},
 	}
+}
+
+// TestOwnSwitch: with two writeHosts and switchType 1 it switches by itself, but not with notSwitch or -1.
+func TestOwnSwitch(t *testing.T) {
+	first, second := serve(t, backendConfig(control(t))), backendOf(t)
+	cfg := twoWriters(first, second)
+	cfg.Periods = Periods{Heartbeat: Duration(20 * time.Millisecond), HeartbeatTimeout: Duration(60 * time.Millisecond)}
+	free := serve(t, cfg)
+	cfg.DataHosts[0].NotSwitch = true
+	bound := serve(t, cfg)
+	fault(t, first, "starve on")
+	eventually(t, "its own switch", func() bool { return active(t, free) == "1" })
+	eventually(t, "the other one sees the timeout, too", func() bool {
+		rows, err := ask(t.Context(), bound.manager(t), "show @@heartbeat")
+		return err == nil && strings.Contains(strings.Join(rows, "|"), " -2 ")
+	})
+	if got := active(t, bound); got != "0" {
+		t.Errorf("notSwitch: index %s, want 0", got)
+	}
+}
+
+// TestRestartForgetsSwitch: the index outlives a restart, but with switchType -1 it goes back to writeHost 0 in silence.
+func TestRestartForgetsSwitch(t *testing.T) {
+	cfg := twoWriters(backendOf(t), backendOf(t))
+	cfg.Control, cfg.DNIndex = control(t), filepath.Join(t.TempDir(), "dnindex.properties")
+	saved := func(want string) {
+		t.Helper()
+		if got, err := os.ReadFile(cfg.DNIndex); err != nil || string(got) != "#update\n"+want+"\n" {
+			t.Errorf("saved %q, %v, want %s", got, err, want)
+		}
+	}
 	r := serve(t, cfg)
 	same(t, r.client(t), onDN1, "1")
-	active := func(r *running) string {
-		rows, err := ask(t.Context(), r.manager(t), "show @@datanode")
-		if err != nil || len(rows) != 1 {
-			t.Fatalf("%q, %v", rows, err)
-		}
-		return strings.Fields(rows[0])[2]
-	}
-	if got := active(r); got != "0" {
-		t.Fatalf("index %s", got)
-	}
-	fault(t, first, "starve on")
-	eventually(t, "its own switch", func() bool { return active(r) == "1" })
-	fault(t, first, "clear")
+	saved("dh1=0")
 	fault(t, r, "false-switch dh1")
-	fault(t, r, "false-switch dh1")
-	if saved, err := os.ReadFile(index); err != nil || !strings.Contains(string(saved), "dh1=1\n") {
-		t.Errorf("saved %q, %v", saved, err)
-	}
-	if got := active(serve(t, cfg)); got != "1" {
+	saved("dh1=1")
+	same(t, r.client(t), onDN1, "1")
+	cfg.Control = control(t)
+	if got := active(t, serve(t, cfg)); got != "1" {
 		t.Errorf("after a restart: index %s, want 1", got)
 	}
-	cfg.DataHosts[0].SwitchType = -1
-	if got := active(serve(t, cfg)); got != "0" {
+	cfg.DataHosts[0].SwitchType, cfg.Control = -1, control(t)
+	if got := active(t, serve(t, cfg)); got != "0" {
 		t.Errorf("after a restart with switchType -1: index %s, want 0", got)
 	}
-	if saved, err := os.ReadFile(index); err != nil || !strings.Contains(string(saved), "dh1=0\n") {
-		t.Errorf("saved %q, %v", saved, err)
-	}
+	saved("dh1=0")
 }
 
 func TestConfig(t *testing.T) {
