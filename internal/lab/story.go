@@ -74,6 +74,9 @@ func short(nanoseconds string) string {
 	return fmt.Sprintf("%.1f ms", ms(time.Duration(n)))
 }
 
+// say prints. A terminal that is gone needs no story.
+func (s *Story) say(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format, args...) }
+
 // Tell takes one event of the time-line.
 func (s *Story) Tell(e Event) {
 	s.mu.Lock()
@@ -81,9 +84,9 @@ func (s *Story) Tell(e Event) {
 	switch {
 	case e.Who == "fault":
 		s.struck = e.At
-		fmt.Fprintf(s.out, "\n%8s  %-8s %s\n", "0 ms", "", strings.ToUpper(e.Text[:1])+e.Text[1:])
+		s.say("\n%8s  %-8s %s\n", "0 ms", "", strings.ToUpper(e.Text[:1])+e.Text[1:])
 	case e.Who == "lab" && s.struck.IsZero():
-		fmt.Fprintf(s.out, "%8s  %-8s %s\n", "", "", e.Text)
+		s.say("%8s  %-8s %s\n", "", "", e.Text)
 	case e.Who == "lab":
 		s.line(e.At, e.Who, e.Text)
 	case e.Log == nil || s.struck.IsZero() || s.ended || e.At.Before(s.struck):
@@ -94,7 +97,7 @@ func (s *Story) Tell(e Event) {
 }
 
 func (s *Story) line(at time.Time, who, text string) {
-	fmt.Fprintf(s.out, "%5.0f ms  %-8s %s\n", ms(at.Sub(s.struck)), who, strings.ReplaceAll(text, "\n", "; "))
+	s.say("%5.0f ms  %-8s %s\n", ms(at.Sub(s.struck)), who, strings.ReplaceAll(text, "\n", "; "))
 }
 
 // End prints the times and the checks.
@@ -102,16 +105,16 @@ func (s *Story) End(r Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Switched {
-		fmt.Fprintf(s.out, "\nSwitched to site %s in %.0f ms. Applications had no good write for %.0f ms.\n\n", r.To, r.SwitchMS, r.OutageMS)
+		s.say("\nSwitched to site %s in %.0f ms. Applications had no good write for %.0f ms.\n\n", r.To, r.SwitchMS, r.OutageMS)
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(r.Steps), byOrder) {
-		fmt.Fprintf(s.out, "    %-14s%8.1f ms\n", name, r.Steps[name])
+		s.say("    %-14s%8.1f ms\n", name, r.Steps[name])
 	}
-	fmt.Fprintf(s.out, "\n    acknowledged writes   %8d\n    lost                  %8d\n    duplicated            %8d\n"+
+	s.say("\n    acknowledged writes   %8d\n    lost                  %8d\n    duplicated            %8d\n"+
 		"    two holders at once   %5.0f ms\n    holders on the wire   %8s\n", r.Acknowledged, r.Lost, r.Duplicated, r.DoubleHolderMS, strings.Join(r.Holders, ", then "))
 	if r.OK {
-		fmt.Fprintln(s.out, "\nEvery check holds.")
+		s.say("\nEvery check holds.\n")
 		return
 	}
-	fmt.Fprintf(s.out, "\nNot ok: %s\n", r.Reason)
+	s.say("\nNot ok: %s\n", r.Reason)
 }

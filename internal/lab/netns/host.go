@@ -169,6 +169,7 @@ func (h *Host) Output(cmd *exec.Cmd) ([]byte, error) {
 // limited keeps the first megabyte of what is written to it.
 type limited struct{ b []byte }
 
+// Write never fails: what is beyond the limit is dropped.
 func (l *limited) Write(p []byte) (int, error) {
 	l.b = append(l.b, p[:min(len(p), 1<<20-len(l.b))]...)
 	return len(p), nil

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -224,7 +225,7 @@ func (r *reader) length(what string) Length {
 	}
 	if beats, ok := strings.CutSuffix(w, "beats"); ok {
 		n, err := strconv.ParseFloat(beats, 64)
-		if err != nil || !(n > 0 && n <= 1e6) { // NaN is neither
+		if err != nil || math.IsNaN(n) || n <= 0 || n > 1e6 {
 			r.fail("%s is no number of beats: write 2beats", w)
 		}
 		return Length{Beats: n}
