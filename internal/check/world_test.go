@@ -360,10 +360,11 @@ func TestRealHost(t *testing.T) {
 	}
 }
 
-// TestFilesOfTheHost reads what /proc and /etc would say.
-func TestFilesOfTheHost(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name, text string) string {
+// writer gives a directory, and a function that writes files into it.
+func writer(t *testing.T) (dir string, write func(name, text string) string) {
+	t.Helper()
+	dir = t.TempDir()
+	return dir, func(name, text string) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -374,6 +375,11 @@ func TestFilesOfTheHost(t *testing.T) {
 		}
 		return path
 	}
+}
+
+// TestKernelFiles reads what /proc would say.
+func TestKernelFiles(t *testing.T) {
+	dir, write := writer(t)
 	for status, want := range map[string]string{
 		"CapEff:\t000001ffffffffff\n": "", "CapEff:\t0000000000003000\n": "CAP_KILL CAP_BPF", "CapEff:\t0000000000203020\n": "", "CapEff:\t0\n": "CAP_KILL CAP_NET_ADMIN CAP_NET_RAW CAP_BPF",
 	} {
@@ -401,6 +407,11 @@ func TestFilesOfTheHost(t *testing.T) {
 	if got := clockRate(filepath.Join(dir, "absent")); got != "" {
 		t.Errorf("no chronyd: %q", got)
 	}
+}
+
+// TestOtherBinders reads configurations that name the VIP, or another address that begins like it.
+func TestOtherBinders(t *testing.T) {
+	dir, write := writer(t)
 	address := netip.MustParseAddr("10.77.0.10")
 	other := write("k/other.conf", "virtual_ipaddress {\n  10.77.0.10/24 dev eth0\n}\n")
 	ours := write("state/keepalived.conf", "10.77.0.10/32\n")
