@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/baton-ha/baton/internal/args"
 	"github.com/baton-ha/baton/internal/config"
 	"github.com/baton-ha/baton/internal/dcs"
 )
@@ -38,11 +39,11 @@ type errExit struct {
 func (e errExit) Error() string { return e.text }
 
 // Main runs the command line and returns the exit code. Results go to stdout, errors to stderr.
-func Main(args []string) int {
+func Main(argv []string) int {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	a := app(os.Stdout, os.Stderr)
-	err := a.RunContext(ctx, Reorder(a.Commands, args))
+	err := a.RunContext(ctx, args.Reorder(a.Commands, argv))
 	if err == nil {
 		return ExitOK
 	}

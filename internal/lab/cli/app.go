@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/baton-ha/baton/internal/args"
 	"github.com/baton-ha/baton/internal/lab"
 	"github.com/baton-ha/baton/internal/lab/box"
 	"github.com/baton-ha/baton/internal/lab/script"
@@ -28,9 +29,10 @@ import (
 var errFailed = errors.New("not every run was ok")
 
 // Main runs the command line and returns the exit code: 0; 1 when a run or the command failed; of shell, the command's own.
-func Main(args []string) int {
+func Main(argv []string) int {
 	box.Init()
-	err := app().Run(args)
+	a := app()
+	err := a.Run(args.Reorder(a.Commands, argv))
 	if err == nil {
 		return 0
 	}

@@ -1,4 +1,5 @@
-package cli
+// Package args lets options stand after arguments on a command line.
+package args
 
 import (
 	"slices"
