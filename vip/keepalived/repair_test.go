@@ -175,11 +175,12 @@ func TestExpiredVIPStaysAwayUntilBoundAgain(t *testing.T) {
 		}
 		sub.Close()
 		running(t, b)
-		check(t, b.Bind(patience(), time.Second))
+		check(t, b.Bind(patience(), time.Minute))
 		l.bound(t)
 		if now := running(t, b); now.PID == s.PID {
 			t.Errorf("the instance that does not know was kept: %+v", now)
 		}
+		check(t, l.addr.Extend(patience(), time.Second))
 		nettest.Until(t, "the kernel removes it", func() bool { return !l.state(t).Present })
 		check(t, b.Unbind(patience())) // by SIGTERM it would sweep the VIP of the next Bind, later
 		check(t, b.Bind(patience(), time.Minute))
