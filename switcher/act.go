@@ -34,6 +34,9 @@ func (r *run) recheck(ctx context.Context) error {
 		return err
 	}
 	until := began.Add(r.Profile.ProbeTimeout + 4*r.Profile.Interval)
+	if r.p.Kind == plan.Switchover {
+		until = began.Add(plannedPatience) // a hiccup leaves the windows within this; a planned switch can wait for it
+	}
 	for {
 		now := time.Now()
 		verdict, ok := r.judge(nonce, now)
@@ -50,6 +53,9 @@ func (r *run) recheck(ctx context.Context) error {
 		}
 	}
 }
+
+// plannedPatience is how long a planned switch waits for observers that see both sites well: longer than the windows of both profiles.
+const plannedPatience = 8 * time.Second
 
 // judge says whether the fresh votes carry the plan. Force skips the observers' quorum, and nothing else.
 func (r *run) judge(nonce string, now time.Time) (string, bool) {

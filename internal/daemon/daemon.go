@@ -23,6 +23,7 @@ import (
 	"github.com/baton-ha/baton/internal/lease"
 	"github.com/baton-ha/baton/switcher"
 	"github.com/baton-ha/baton/switcher/policy"
+	"github.com/baton-ha/baton/vip"
 	"github.com/baton-ha/baton/vip/gate"
 )
 
@@ -145,10 +146,16 @@ func (n *node) guard(ctx context.Context, g *errgroup.Group, site cluster.Site) 
 	if err != nil {
 		return err
 	}
-	binder, err := newBinder(n.cfg, site, n.log)
+	addr, err := vip.NewAddress(vip.AddressConfig{VIP: n.cfg.Cluster.VIP.Addr, Interface: site.Interface, Log: n.log})
+	if err != nil {
+		return fmt.Errorf("prepare the VIP's address: %w", err)
+	}
+	binder, err := newBinder(n.cfg, site, addr, n.log)
 	if err != nil {
 		return err
 	}
+	moved := make(chan struct{}, 1)
+	g.Go(func() error { return watchAddress(ctx, addr, moved) })
 	mem, err := openMemory(n.cfg.StateDir)
 	if err != nil {
 		return err
@@ -156,7 +163,7 @@ func (n *node) guard(ctx context.Context, g *errgroup.Group, site cluster.Site) 
 	gd := guard.New(guard.Config{
 		Site: site.Name, Node: n.cfg.Node, Incarnation: rand.Text(), Level: cluster.GateEBPF, Terms: n.terms, Keys: n.store.Keys,
 		Store: n.store, Gate: kernelGate{kg}, Binder: binder, Wire: w, Data: selfFence{n.data, n.cfg.Cluster, site}, Memory: mem,
-		Now: func() lease.Boot { return lease.Boot(gate.Now()) }, Log: n.log,
+		Now: func() lease.Boot { return lease.Boot(gate.Now()) }, Moved: moved, Log: n.log,
 	})
 	n.pump.to = append(n.pump.to, gd.Observe)
 	g.Go(func() error { return gd.Run(ctx) })
@@ -220,4 +227,19 @@ func (n *node) leader(ctx context.Context) error {
 			break
 		}
 	}
+}
+
+// watchAddress tells the guard when the address comes or goes without it: a dying keepalived takes it along, one that starts its child
+// anew binds it for ever, an operator or a network manager takes it off. The guard notices within a renewal; this saves that time.
+func watchAddress(ctx context.Context, addr *vip.Address, moved chan<- struct{}) error {
+	err := addr.Watch(ctx, func(vip.AddressEvent) {
+		select {
+		case moved <- struct{}{}:
+		default: // it has not looked at the last one yet
+		}
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("watch the VIP's address: %w", err)
 }

@@ -157,6 +157,9 @@ func (w *fakeWire) Probe(ctx context.Context) error {
 	w.since = time.Now()
 	w.k.mu.Unlock()
 	<-ctx.Done()
+	w.k.mu.Lock()
+	w.since = time.Time{} // who does not probe knows of no silence
+	w.k.mu.Unlock()
 	return nil
 }
 

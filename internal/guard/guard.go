@@ -28,6 +28,7 @@ type Config struct {
 	Data        Data
 	Memory      Memory
 	Now         func() lease.Boot // CLOCK_BOOTTIME
+	Moved       <-chan struct{}   // the kernel says that the address came or went; nil: nobody watches
 	Log         *slog.Logger
 }
 
@@ -120,6 +121,10 @@ func (g *Guard) Run(ctx context.Context) error {
 			err = g.see(ctx, s.Assignment)
 		case <-tick.C:
 			err = g.beat(ctx)
+		case <-g.Moved:
+			if t := g.tenure; t != nil && t.open && t.bound {
+				err = g.keep(ctx, t)
+			}
 		case r := <-g.renewed:
 			err = g.settle(ctx, r)
 		case o := <-g.opened:

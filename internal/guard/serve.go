@@ -60,10 +60,10 @@ func (g *Guard) bind(t *tenure) {
 		return
 	}
 	t.binding = true
-	a, first := g.follow, g.firstSeen
+	a, first, again := g.follow, g.firstSeen, t.own || t.open
 	go func() {
 		o := opening{tenure: t, facts: Facts{}}
-		o.err = g.open(t, a, first, o.facts)
+		o.err = g.open(t, a, first, again, o.facts)
 		select {
 		case g.opened <- o:
 		case <-t.ctx.Done():
@@ -71,8 +71,9 @@ func (g *Guard) bind(t *tenure) {
 	}()
 }
 
-func (g *Guard) open(t *tenure, a dcs.Versioned[cluster.Assignment], first time.Time, facts Facts) error {
-	if !t.own {
+// open binds. A host that held the lease before, or has lost its binder while it served, has nothing to wait for.
+func (g *Guard) open(t *tenure, a dcs.Versioned[cluster.Assignment], first time.Time, again bool, facts Facts) error {
+	if !again {
 		if err := g.awaitEvidence(t.ctx, a.Value, first); err != nil {
 			return err
 		}

@@ -150,10 +150,14 @@ type member struct {
 	p   process
 }
 
-// belongs reads the command line: our program is told "-f" and the path of one of our configurations.
+// belongs reads the command line: our program is told "-f" and the path of one of our configurations. A process of another network
+// namespace is another host's, whatever its paths: containers and laboratories share the process list.
 func (b *Binder) belongs(pid int) (gen int, ok bool) {
 	line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	if err != nil || !bytes.Contains(line, []byte(b.cfg.StateDir)) {
+		return 0, false
+	}
+	if !sameNetwork(pid) {
 		return 0, false
 	}
 	args := strings.Split(string(line), "\x00")
@@ -161,6 +165,13 @@ func (b *Binder) belongs(pid int) (gen int, ok bool) {
 		return b.genOf(args[i+1])
 	}
 	return 0, false
+}
+
+// sameNetwork says whether the process lives in this one's network namespace.
+func sameNetwork(pid int) bool {
+	mine, err := os.Readlink("/proc/thread-self/ns/net")
+	theirs, err2 := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/net")
+	return err == nil && err2 == nil && mine == theirs
 }
 
 // kill ends both processes without giving them a chance to touch the address. The parent is stopped first, for it starts a dead child

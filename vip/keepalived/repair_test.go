@@ -236,6 +236,31 @@ func TestForeignKeepalivedIsNotTouched(t *testing.T) {
 	}
 }
 
+// Two hosts whose processes are seen in one list (containers, a laboratory) and whose paths are the same: each has its own instance.
+func TestInstanceOfAnotherHostIsNotTouched(t *testing.T) {
+	l := newLab(t)
+	here := l.binder(t, nil)
+	there, err := New(config(l.dir))
+	check(t, err)
+	defer there.Close()
+	l.peer.Do(func() {
+		check(t, there.Bind(patience(), time.Minute))
+		running(t, there)
+	})
+	l.host.Do(func() {
+		a, err := here.Adopt(patience())
+		check(t, err)
+		if a.Found || a.Killed != 0 {
+			t.Errorf("takes another host's instance for its own: %+v", a)
+		}
+		check(t, here.Kill(patience()))
+	})
+	l.peer.Do(func() {
+		running(t, there)
+		check(t, there.Kill(patience()))
+	})
+}
+
 // script stands in for a keepalived that misbehaves.
 func script(t *testing.T, body string) string {
 	t.Helper()
