@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -54,6 +55,8 @@ type Lab struct {
 	known    map[string]bool         // ids of the switches that history has shown
 	killed   map[*netns.Process]bool // on purpose, and not started again
 
+	stall atomic.Int64 // nanoseconds
+
 	loops *errgroup.Group // recorder, followers of logs: until ctx ends
 	ctx   context.Context // of the loops, which outlive Up
 	stop  context.CancelFunc
@@ -75,9 +78,9 @@ func Up(ctx context.Context, opt Options) (*Lab, error) {
 		do   func(context.Context) error
 	}{
 		{"network", l.network},
-		{"daemons", l.daemons}, // first: etcd elects its leader while the servers start
 		{"servers", l.servers},
 		{"proxies", l.proxies},
+		{"daemons", l.daemons}, // last: observers that find nothing running yet probe at their fastest
 		{"capture", l.capture},
 		{"service", l.service},
 	}
@@ -233,7 +236,25 @@ func (l *Lab) service(ctx context.Context) error {
 	if err := first(ctx); err != nil {
 		return err
 	}
+	l.loops.Go(func() error { l.watchStalls(); return nil })
 	return l.startWriter(ctx)
+}
+
+// watchStalls keeps the longest time by which the laboratory's own process was late: on a machine that cannot even run it, times
+// say nothing about Baton.
+func (l *Lab) watchStalls() {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for last := time.Now(); ; last = time.Now() {
+		select {
+		case <-tick.C:
+			if late := time.Since(last) - watchEvery; late > time.Duration(l.stall.Load()) {
+				l.stall.Store(int64(late))
+			}
+		case <-l.ctx.Done():
+			return
+		}
+	}
 }
 
 // beat is the profile's probe interval.

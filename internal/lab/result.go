@@ -27,9 +27,10 @@ type Result struct {
 
 	load.Audit
 	DoubleHolderMS float64  `json:"double_holder_ms"`
-	Holders        []string `json:"holders"` // who answered for the VIP, in order: "mc-a", "mc-b"
-	UpMS           float64  `json:"up_ms"`   // to build the laboratory
-	Reason         string   `json:"reason"`  // why it is not ok; empty if it is
+	Holders        []string `json:"holders"`  // who answered for the VIP, in order: "mc-a", "mc-b"
+	UpMS           float64  `json:"up_ms"`    // to build the laboratory
+	StallMS        float64  `json:"stall_ms"` // the longest time by which the laboratory's own process was late
+	Reason         string   `json:"reason"`   // why it is not ok; empty if it is
 	Report         string   `json:"report,omitempty"`
 }
 

@@ -104,7 +104,11 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	r.quiet = time.Now()
-	return r.lab.remember(ctx)
+	early, err := r.lab.switches(ctx)
+	if len(early) > 0 {
+		r.fail("there was a switch before any fault: %s", describe(early))
+	}
+	return errors.Join(err, r.lab.remember(ctx))
 }
 
 func (r *run) step(ctx context.Context, step script.Step) error {
@@ -296,6 +300,7 @@ func (r *run) measure() {
 	}
 	r.result.OutageMS = ms(load.Longest(writes, r.struck, end, end).Length())
 	r.result.BaselineMS = ms(load.Longest(writes, r.quiet, r.struck, r.struck).Length())
+	r.result.StallMS = ms(time.Duration(r.lab.stall.Load()))
 	holds := r.lab.recorder.Holds()
 	r.result.DoubleHolderMS = ms(record.Double(holds))
 	for _, h := range holds {
