@@ -246,7 +246,7 @@ func (c *MemClient) set(change func()) {
 // Txn implements KV.
 func (c *MemClient) Txn(ctx context.Context, cmps []Cmp, then, els []Op) (Result, error) {
 	t := txn{cmps, then, els}
-	fault, half := c.fate(t)
+	fault, half := c.nextFault(t)
 	if ctx.Err() != nil && fault == None {
 		fault = BeforeSend
 	}
@@ -269,8 +269,8 @@ func (c *MemClient) Txn(ctx context.Context, cmps []Cmp, then, els []Op) (Result
 	return Result{}, fmt.Errorf("run transaction of %s: %w", c.name, err)
 }
 
-// fate takes the next fault, and half of the latency.
-func (c *MemClient) fate(t txn) (Fault, time.Duration) {
+// nextFault takes the next fault, and half of the latency.
+func (c *MemClient) nextFault(t txn) (Fault, time.Duration) {
 	c.mem.mu.Lock()
 	defer c.mem.mu.Unlock()
 	if len(c.next) > 0 {

@@ -226,6 +226,76 @@ func TestRewound(t *testing.T) {
 
 type replaced struct{ dcs.KV }
 
+// TestCountsFromTheSend: what a read proves, it proves for the moment of its send.
+func TestCountsFromTheSend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dcs.NewMem().Client("m")
+		c.SetLatency(100 * time.Millisecond)
+		m := dcs.NewMirror(dcs.MirrorConfig{KV: c, Prefix: "/"})
+		view, err := m.Refresh(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "read at", time.Since(view.ReadAt), 100*time.Millisecond)
+		equal(t, "fresh at", time.Since(view.FreshAt), 100*time.Millisecond)
+	})
+}
+
+// TestLateRead: a read whose answer comes after the watch has gone further takes nothing back.
+func TestLateRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := dcs.NewMem()
+		c, other := mem.Client("m"), mem.Client("o")
+		m := mirrored(t, c)
+		c.SetLatency(200 * time.Millisecond)
+		read := make(chan dcs.View, 1)
+		go func() {
+			view, err := m.Refresh(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			read <- view
+		}()
+		pass(150 * time.Millisecond) // the read has been applied, its answer is on the way
+		run(t, other, nil, []dcs.Op{put("/a", "1")}, nil)
+		view := <-read
+		equal(t, "what the read returns", showView(view, "/"), "a=1@2")
+		equal(t, "and proves", time.Since(view.ReadAt), 200*time.Millisecond)
+	})
+}
+
+// TestKnownEvents: a message that begins before the view and ends after it changes only what comes after it. A key that was put
+// and removed before the read must not come back.
+func TestKnownEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv := &scripted{revision: 5, items: []dcs.Item{{Key: "/b", Value: []byte("4"), Mod: 4}}, batch: dcs.Batch{Revision: 6, Items: []dcs.Item{
+			{Key: "/a", Value: []byte("3"), Mod: 3},
+			{Key: "/b", Value: []byte("2"), Mod: 2},
+			{Key: "/c", Value: []byte("6"), Mod: 6},
+		}}}
+		m := mirrored(t, kv)
+		equal(t, "view", showView(m.View(), "/"), "b=4@4 c=6@6")
+		equal(t, "revision", m.View().Revision, 6)
+	})
+}
+
+// scripted is a store of one read and one message.
+type scripted struct {
+	revision int64
+	items    []dcs.Item
+	batch    dcs.Batch
+}
+
+func (s *scripted) Txn(context.Context, []dcs.Cmp, []dcs.Op, []dcs.Op) (dcs.Result, error) {
+	return dcs.Result{OK: true, Revision: s.revision, Reads: [][]dcs.Item{s.items}}, nil
+}
+
+func (s *scripted) Watch(ctx context.Context, _ string, _ int64, _ time.Duration, fn func(dcs.Batch)) error {
+	fn(s.batch)
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
 // TestViewsNeverChange: a view taken earlier stays what it was.
 func TestViewsNeverChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
