@@ -211,7 +211,7 @@ func (n *node) leader(ctx context.Context) error {
 		}
 		st := n.pump.state()
 		site, ok := n.cfg.Site()
-		if st == nil || !ok || st.Assignment.Value.Site != site.Name || st.Assignment.Value.Phase != cluster.Serving || !n.member.LeaderIs() {
+		if st == nil || !ok || !settled(*st, site.Name) || !n.member.LeaderIs() {
 			continue
 		}
 		for _, name := range n.cfg.Etcd.Embedded.Members {
@@ -227,6 +227,17 @@ func (n *node) leader(ctx context.Context) error {
 			break
 		}
 	}
+}
+
+// settled says whether the site serves and no switch is under way: an election in the middle of one would be added to the outage.
+func settled(st dcs.State, site cluster.SiteName) bool {
+	for _, d := range st.Switches {
+		if d.Plan.Mod != 0 && d.Summary.Mod == 0 {
+			return false
+		}
+	}
+	a := st.Assignment
+	return a.Value.Serves(site) && time.Since(a.Received) > 3*time.Second
 }
 
 // watchAddress tells the guard when the address comes or goes without it: a dying keepalived takes it along, one that starts its child

@@ -50,6 +50,7 @@ type Guard struct {
 	installed bool
 	prober    context.CancelFunc
 	clients   atomic.Pointer[[]string] // as published last
+	held      bool                     // this incarnation has held the lease: whoever holds it for this host now has replaced it
 	fenced    bool                     // this guard set its MySQL read-only when its lease ended by itself
 }
 
@@ -169,7 +170,9 @@ func (g *Guard) see(ctx context.Context, a dcs.Versioned[cluster.Assignment]) er
 		g.probe(ctx)
 	}
 	if g.tenure != nil {
-		return g.release(ctx, a)
+		err := g.release(ctx, a)
+		g.holder.mod = 0 // the next tenure takes the lease over from whoever holds it then
+		return err
 	}
 	return g.clean(ctx)
 }

@@ -290,3 +290,34 @@ func TestOlderStateOfEtcdIsRefused(t *testing.T) {
 type refusing struct{}
 
 func (refusing) Admit(int64, int64) error { return ErrOld }
+
+// To the other site and back: the second tenure takes the lease over from the other site's guard, also when the outcome of its first
+// renewal stays unknown.
+func TestServesAgainAfterAnotherSiteHeldTheLease(t *testing.T) {
+	for _, fault := range []dcs.Fault{dcs.None, dcs.LoseAnswer, dcs.LoseRequest} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			d := w.start("one")
+			defer d.cancel()
+			w.assign(serving(1))
+			w.wait("serves", w.k.answers)
+			w.assign(cluster.Assignment{Epoch: 2, Site: "a", Phase: cluster.Switching, Switch: "s2", To: "b"})
+			w.wait("released", func() bool { return w.state().Switches["s2"].Released.Mod != 0 })
+			w.assign(cluster.Assignment{Epoch: 3, Site: "b", Phase: cluster.Serving, Switch: "s2"})
+			h := cluster.Holder{Site: "b", Node: "mc-b", Incarnation: "other"}
+			if _, err := w.ops.Do(t.Context(), "hold", nil, dcs.Doc(w.keys.Holder(), h)); err != nil {
+				t.Fatal(err)
+			}
+			w.pass(time.Second)
+			w.mem.Client("one").FailNext(fault)
+			a := serving(4)
+			a.Switch = "s3"
+			w.assign(a)
+			w.wait("serves again", w.k.answers)
+			w.pass(3 * time.Second)
+			if got := w.state().Holder.Value.Incarnation; got != "one" || !w.k.answers() {
+				t.Errorf("fault %v: held by %s", fault, got)
+			}
+		})
+	}
+}

@@ -35,7 +35,10 @@ type opening struct {
 func (g *Guard) begin(ctx context.Context) error {
 	h := g.last.Holder
 	own := h.Mod != 0 && h.Value.Site == g.Site && h.Value.Node == g.Node
-	if !own || g.holder.mod != 0 {
+	if own && g.held && h.Value.Incarnation != g.Incarnation {
+		return ErrReplaced
+	}
+	if !own || g.held {
 		// Shut first: nothing may be heard before the lease. A restarted daemon's gate is replaced with its own new deadline.
 		if err := g.ready(ctx); err != nil {
 			return err
@@ -222,7 +225,7 @@ func (g *Guard) settle(ctx context.Context, r renewal) error {
 	if !r.answer.OK {
 		return g.follows(ctx, t, r.answer)
 	}
-	g.holder.mod = r.answer.Revision
+	g.holder.mod, g.held = r.answer.Revision, true
 	if t.open {
 		if err := g.Gate.Swap(r.grant.word, r.grant.deadline); err != nil {
 			return g.stop(ctx, t, fmt.Errorf("extend the gate: %w", err))
@@ -242,10 +245,12 @@ func (g *Guard) follows(ctx context.Context, t *tenure, a dcs.Renewed) error {
 		}
 	}
 	switch h := a.Holder; {
-	case h.Mod != 0 && h.Value.Incarnation != g.Incarnation && h.Value.Site == g.Site && g.holder.mod != 0:
+	case h.Mod != 0 && h.Value.Incarnation != g.Incarnation && h.Value.Node == g.Node && g.held:
 		return ErrReplaced
 	case h.Mod != 0 && h.Value.Incarnation == g.Incarnation:
 		g.holder.mod = h.Mod // an attempt without an answer did take effect
+	default:
+		return nil // somebody else's: the next beat's attempt tells more
 	}
 	g.renew(t)
 	return nil
