@@ -9,12 +9,9 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 
 	driverpkg "github.com/go-sql-driver/mysql"
-
-	"github.com/baton-ha/baton/detector/health"
 )
 
 // Account is a login. Baton has two: baton_admin for steps, baton_probe for probes. Only Baton may use baton_admin: KillSteps kills
@@ -153,9 +150,6 @@ func (c *Conn) Close() {
 // ID is the server's id of this connection, as its process list shows it.
 func (c *Conn) ID() uint64 { return c.id }
 
-// Version is the server's own words, "10.11.19-MariaDB-log".
-func (c *Conn) Version() string { return c.version.text }
-
 // row is one row of an answer by column name; a NULL is absent.
 type row map[string]string
 
@@ -230,52 +224,12 @@ func (c *Conn) replace(ctx context.Context, check Check) error {
 	if err != nil {
 		return fmt.Errorf("%w: connection %d of %s: %w", ErrUnproven, c.id, c.server.Addr, err)
 	}
-	if _, err := fresh.kill(ctx, check, []uint64{c.id}); err != nil {
+	if err := fresh.kill(ctx, check, []uint64{c.id}); err != nil {
 		fresh.Close()
 		return fmt.Errorf("%w: connection %d of %s: %w", ErrUnproven, c.id, c.server.Addr, err)
 	}
 	*c = *fresh
 	return nil
-}
-
-// kill kills those connections and waits until the process list has none of them. It returns how many it found.
-func (c *Conn) kill(ctx context.Context, check Check, ids []uint64) (int, error) {
-	found, err := c.sendKills(ctx, check, ids)
-	if err != nil {
-		return found, err
-	}
-	return found, c.gone(ctx, ctx, ids)
-}
-
-// sendKills sends one statement each: an unknown id must not stop the rest.
-func (c *Conn) sendKills(ctx context.Context, check Check, ids []uint64) (int, error) {
-	found := 0
-	for _, id := range ids {
-		if err := check(); err != nil {
-			return found, fmt.Errorf("%w: %w", ErrStaleStep, err)
-		}
-		_, err := c.query(ctx, fmt.Sprintf("KILL %d", id))
-		if serverNumber(err) == errNoSuchThread {
-			continue
-		}
-		if err != nil {
-			return found, fmt.Errorf("kill connection %d: %w", id, err)
-		}
-		found++
-	}
-	return found, nil
-}
-
-// gone waits, as long as patience lasts, until the process list has none of those connections.
-func (c *Conn) gone(ctx, patience context.Context, ids []uint64) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	list := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(ids)), ","), "[]")
-	return until(patience, func() (bool, error) {
-		sets, err := c.exchange(ctx, "SELECT COUNT(*) AS n FROM information_schema.processlist WHERE id IN ("+list+")")
-		return err == nil && sets[0][0]["n"] == "0", err
-	})
 }
 
 // until asks again and again, at growing distances from 200 µs to 10 ms, until done says so or ctx ends.
@@ -316,9 +270,4 @@ func serverNumber(err error) uint16 {
 		return me.Number
 	}
 	return 0
-}
-
-// Cause classifies an error of this connection; see Classify.
-func (c *Conn) Cause(ctx context.Context, err error) (health.Cause, uint16) {
-	return Classify(ctx, err)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/baton-ha/baton/internal/mysql/gtid"
@@ -29,7 +28,7 @@ func (c *Conn) Cut(ctx context.Context, check Check) (Cut, error) {
 }
 
 func (c *Conn) cut(ctx context.Context, check Check) (gtid.Set, error) {
-	p, err := c.progress(ctx)
+	p, list, err := c.look(ctx)
 	if err != nil {
 		return gtid.Set{}, err
 	}
@@ -45,17 +44,16 @@ func (c *Conn) cut(ctx context.Context, check Check) (gtid.Set, error) {
 			return gtid.Set{}, fmt.Errorf("start the applier: %w", err)
 		}
 	}
-	gone, err := c.killIO(ctx, check)
-	if err != nil {
+	if p, err = c.killIO(ctx, check, p, list); err != nil {
 		return gtid.Set{}, err
 	}
-	if !gone {
+	if p.replica.IORunning != "No" {
 		if _, err := c.change(ctx, check, c.dialect.stopIOSQL(r.Channel)); err != nil {
 			return gtid.Set{}, fmt.Errorf("stop the IO thread: %w", err)
 		}
-	}
-	if p, err = c.progress(ctx); err != nil { // after the cut: this is all that was acknowledged
-		return gtid.Set{}, err
+		if p, err = c.progress(ctx); err != nil { // after the cut: this is all that was acknowledged
+			return gtid.Set{}, err
+		}
 	}
 	if r, err = p.soleReplica(); err != nil {
 		return gtid.Set{}, err
@@ -66,41 +64,36 @@ func (c *Conn) cut(ctx context.Context, check Check) (gtid.Set, error) {
 	return p.received, nil
 }
 
-// killGrace is how long a killed IO thread is waited for: 5 times what it takes with a live source. After it the thread surely waits for
-// its frozen source, and STOP wakes it by a signal; a STOP that comes earlier can miss that wait, and then takes 2 s.
+// killGrace is how long a killed IO thread is waited for: several times what it takes with a live source. After it the thread surely waits
+// for its frozen source, and STOP wakes it by a signal; a STOP that comes earlier can miss that wait, and then takes 2 s.
 const killGrace = 20 * time.Millisecond
 
-// killIO kills the IO thread where the dialect does, which shuts its socket before KILL returns, and says whether it is gone.
-func (c *Conn) killIO(ctx context.Context, check Check) (gone bool, err error) {
-	id, err := c.ioThread(ctx)
-	if err != nil || id == 0 {
-		return false, err
+// killIO kills the IO thread where the dialect does, which shuts its socket before KILL returns, and gives it a little time to end.
+func (c *Conn) killIO(ctx context.Context, check Check, p progress, list []session) (progress, error) {
+	io := ids(list, func(s session) bool { return s.command == c.dialect.ioCommand() })
+	if len(io) == 0 {
+		return p, nil
 	}
-	if _, err := c.sendKills(ctx, check, []uint64{id}); err != nil {
-		return false, fmt.Errorf("kill the IO thread: %w", err)
+	if err := c.sendKills(ctx, check, io); err != nil {
+		return p, fmt.Errorf("kill the IO thread: %w", err)
 	}
 	grace, cancel := context.WithTimeoutCause(ctx, killGrace, errLingers)
 	defer cancel()
-	err = c.gone(ctx, grace, []uint64{id})
+	err := until(grace, func() (bool, error) {
+		var err error
+		if p, err = c.progress(ctx); err != nil {
+			return false, err
+		}
+		r, err := p.soleReplica()
+		return err == nil && r.IORunning == "No", err
+	})
 	if errors.Is(err, errLingers) {
-		return false, nil
+		return p, nil
 	}
-	return err == nil, err
+	return p, err
 }
 
 var errLingers = errors.New("the killed IO thread lingers")
-
-// ioThread is the connection id of the live IO thread; 0: there is none, or the dialect does not kill it.
-func (c *Conn) ioThread(ctx context.Context) (uint64, error) {
-	if !c.dialect.killsIO() {
-		return 0, nil
-	}
-	sets, err := c.exchange(ctx, c.dialect.ioThreadSQL())
-	if err != nil || len(sets[0]) == 0 {
-		return 0, err
-	}
-	return strconv.ParseUint(sets[0][0]["id"], 10, 64)
-}
 
 // waitSlice bounds one wait in the server, after which the applier is looked at again: one that has stopped wakes no waiter.
 const waitSlice = 250 * time.Millisecond
@@ -204,7 +197,7 @@ func (c *Conn) restart(ctx context.Context, check Check) error {
 	var r *Replica
 	started := false
 	err := until(ctx, func() (bool, error) {
-		p, err := c.progress(ctx)
+		p, list, err := c.look(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -213,7 +206,7 @@ func (c *Conn) restart(ctx context.Context, check Check) error {
 		}
 		switch {
 		case r.IORunning == "Yes" && r.SQLRunning == "Yes":
-			return c.ioLives(ctx)
+			return c.ioLives(list), nil
 		case r.IORunning != "No" && r.SQLRunning == "Yes":
 			return false, nil // it connects
 		case started && (r.IOError != "" || r.SQLError != ""):
@@ -234,10 +227,7 @@ func (c *Conn) restart(ctx context.Context, check Check) error {
 var errStands = errors.New("it was started and stands again")
 
 // ioLives tells a running IO thread from one that is killed and not yet gone, which the server still calls running.
-func (c *Conn) ioLives(ctx context.Context) (bool, error) {
-	if !c.dialect.killsIO() {
-		return true, nil
-	}
-	id, err := c.ioThread(ctx)
-	return id != 0, err
+func (c *Conn) ioLives(list []session) bool {
+	word := c.dialect.ioCommand()
+	return word == "" || len(ids(list, func(s session) bool { return s.command == word })) > 0
 }

@@ -16,10 +16,9 @@ type dialect interface {
 	progressSQL() string
 	readProgress(sets [][]row) (progress, error)
 	ackersSQL() string
-	quietSQL() string // what writes or waits by itself: variables, then status
+	quietSQL() string   // one row: events, source_half
+	waitingSQL() string // one value: sessions that wait for an acknowledgement
 
-	// sessions selects id, user, info of every session that may write: not replication, not the server's own, not the account me.
-	sessionsSQL(me string) string
 	// readOnlySQL makes the instance read-only for every account that can be bound; bounded says that the statement itself ends after
 	// the time given, and not only its client's patience.
 	readOnlySQL(bound time.Duration) (sql string, bounded bool)
@@ -27,9 +26,8 @@ type dialect interface {
 	// epochDoorSQL lets the admin account write while clients still cannot; empty where its privileges do already.
 	epochDoorSQL() string
 
-	// killsIO says whether the IO thread is stopped by killing it (see cut).
-	killsIO() bool
-	ioThreadSQL() string
+	// ioCommand is the process list's word for the IO thread, where it is stopped by killing it (see cut); else empty.
+	ioCommand() string
 	stopIOSQL(channel string) string
 	stopSQL(channel string) string
 	stopApplierSQL(channel string) string

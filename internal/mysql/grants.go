@@ -10,12 +10,13 @@ import (
 // adminPrivileges is what baton_admin needs, and for what, by family. MySQL: 8.0 and later; 5.7 has SUPER for all of them.
 var adminPrivileges = map[Family][]privilege{
 	MariaDB: {
-		{"READ ONLY ADMIN", "fence, and write the epoch while clients cannot"},
+		{"READ_ONLY ADMIN", "fence, and write the epoch while clients cannot"},
 		{"CONNECTION ADMIN", "kill sessions; log in when connections are used up"},
 		{"PROCESS", "see sessions"},
 		{"REPLICATION SLAVE ADMIN", "stop, start, change the replica; its half of semi-sync"},
 		{"REPLICATION MASTER ADMIN", "the source half of semi-sync; see who acknowledges"},
 		{"SLAVE MONITOR", "see the replica's state"},
+		{"RELOAD", "forget the configuration of a stopped replica"},
 		{"SUPER", "stop the event scheduler; it does not pass read_only since 10.11"},
 	},
 	MySQL: {
@@ -25,6 +26,7 @@ var adminPrivileges = map[Family][]privilege{
 		{"REPLICATION_SLAVE_ADMIN", "stop, start, change the replica"},
 		{"REPLICATION CLIENT", "see the replica's state"},
 		{"REPLICATION SLAVE", "see who acknowledges"},
+		{"RELOAD", "forget the configuration of a stopped replica"},
 	},
 }
 
@@ -69,7 +71,7 @@ func (c *Conn) Rights(ctx context.Context) (Rights, error) {
 	}
 	var have []string
 	for _, r := range sets[0] {
-		have = append(have, strings.ReplaceAll(r["p"], "READ_ONLY ADMIN", "READ ONLY ADMIN"))
+		have = append(have, r["p"])
 	}
 	var out Rights
 	for _, p := range adminPrivileges[c.version.family] {

@@ -115,10 +115,10 @@ func (n *node) replication() Replication { return Replication{Addr: n.Server.Add
 // pair starts a source and a replica, lossless semi-sync armed.
 func pair(t testing.TB) (a, b *node) {
 	t.Helper()
-	nodes := make(chan *node, 2)
 	a, b = startNode(t, 1), startNode(t, 2)
-	close(nodes)
 	ca, cb := a.connect(t), b.connect(t)
+	defer ca.Close()
+	defer cb.Close()
 	if _, err := ca.Promote(long(t), current, Epoch{1, "first", "a"}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -202,6 +202,9 @@ func write(t testing.TB, at *node, n int, base int64) *writers {
 					err = exec(ctx, c, fmt.Sprintf("INSERT INTO app.t VALUES (%d, %d)", id, at.Server.Addr.Port()))
 					w.note(id, err)
 					id += int64(n) // a statement of unknown outcome is never sent again
+					if err != nil {
+						pause(ctx, time.Millisecond) // a refused client does not spin
+					}
 				}
 				c.Close()
 			}
@@ -209,6 +212,15 @@ func write(t testing.TB, at *node, n int, base int64) *writers {
 	}
 	t.Cleanup(w.stop)
 	return w
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
 }
 
 func (w *writers) note(id int64, err error) {

@@ -79,16 +79,14 @@ func (m mariadb) readProgress(sets [][]row) (progress, error) {
 }
 
 func (mariadb) quietSQL() string {
-	return `SHOW GLOBAL VARIABLES WHERE Variable_name IN ('event_scheduler', 'rpl_semi_sync_master_enabled');
-SHOW GLOBAL STATUS WHERE Variable_name = 'Rpl_semi_sync_master_wait_sessions'`
+	return "SELECT @@global.event_scheduler AS events, @@global.rpl_semi_sync_master_enabled AS source_half"
+}
+
+func (mariadb) waitingSQL() string {
+	return "SELECT VARIABLE_VALUE AS n FROM information_schema.global_status WHERE VARIABLE_NAME = 'RPL_SEMI_SYNC_MASTER_WAIT_SESSIONS'"
 }
 
 func (mariadb) ackersSQL() string { return "SHOW SLAVE HOSTS" }
-
-func (mariadb) sessionsSQL(me string) string {
-	return `SELECT id, user, IFNULL(LEFT(info, 80), command) AS doing FROM information_schema.processlist
-WHERE user NOT IN ('system user', 'event_scheduler', 'unauthenticated user', ` + quote(me) + `) AND command NOT LIKE 'Binlog Dump%' AND command <> 'Daemon'`
-}
 
 // readOnlySQL takes the global read lock (it waits for running commits and statements), so it needs a bound of its own; lock_wait_timeout
 // has whole seconds only.
@@ -101,13 +99,9 @@ func (mariadb) writableSQL() string { return "SET GLOBAL read_only=0" }
 // epochDoorSQL: READ ONLY ADMIN passes read_only.
 func (mariadb) epochDoorSQL() string { return "" }
 
-// killsIO: STOP SLAVE IO_THREAD of a semi-sync replica first connects to its source, to kill its dump thread there; a frozen source lets
+// ioCommand: STOP SLAVE IO_THREAD of a semi-sync replica first connects to its source, to kill its dump thread there; a frozen source lets
 // that wait 2 s (measured, 10.11.19). Killing the thread shuts its socket at once: nothing can be acknowledged any more.
-func (mariadb) killsIO() bool { return true }
-
-func (mariadb) ioThreadSQL() string {
-	return "SELECT id FROM information_schema.processlist WHERE command = 'Slave_IO'"
-}
+func (mariadb) ioCommand() string { return "Slave_IO" }
 
 func (mariadb) stopIOSQL(channel string) string  { return "STOP SLAVE " + quote(channel) + " IO_THREAD" }
 func (mariadb) stopSQL(channel string) string    { return "STOP SLAVE " + quote(channel) }
@@ -143,11 +137,11 @@ func (mariadb) semiSyncReplicaOnSQL() string {
 	return "SET GLOBAL rpl_semi_sync_slave_enabled=1, GLOBAL rpl_semi_sync_slave_kill_conn_timeout=1"
 }
 
-// passingSQL lists who passes read_only: since 10.11 SUPER no longer does.
+// passingSQL lists who passes read_only: since 10.11 SUPER no longer does (measured, 10.11.19).
 func (m mariadb) passingSQL() string {
-	privileges := "'READ ONLY ADMIN', 'READ_ONLY ADMIN', 'SUPER'"
+	privileges := "'READ_ONLY ADMIN', 'SUPER'"
 	if m.v.atLeast(10, 11, 0) {
-		privileges = "'READ ONLY ADMIN'"
+		privileges = "'READ_ONLY ADMIN'"
 	}
 	return "SELECT DISTINCT GRANTEE AS grantee FROM information_schema.user_privileges WHERE PRIVILEGE_TYPE IN (" + privileges + ")"
 }

@@ -103,9 +103,14 @@ func (m mysql8) readProgress(sets [][]row) (progress, error) {
 	return p, err
 }
 
+// quietSQL: the plugin's variables are missing where it is not installed.
 func (m mysql8) quietSQL() string {
-	return m.w(`SHOW GLOBAL VARIABLES WHERE Variable_name IN ('event_scheduler', 'rpl_semi_sync_{source}_enabled');
-SHOW GLOBAL STATUS WHERE Variable_name = 'Rpl_semi_sync_{source}_wait_sessions'`)
+	return m.w("SELECT @@global.event_scheduler AS events, (SELECT VARIABLE_VALUE FROM performance_schema.global_variables " +
+		"WHERE VARIABLE_NAME = 'rpl_semi_sync_{source}_enabled') AS source_half")
+}
+
+func (m mysql8) waitingSQL() string {
+	return m.w("SELECT VARIABLE_VALUE AS n FROM performance_schema.global_status WHERE VARIABLE_NAME = 'Rpl_semi_sync_{source}_wait_sessions'")
 }
 
 func (m mysql8) ackersSQL() string {
@@ -113,11 +118,6 @@ func (m mysql8) ackersSQL() string {
 		return "SHOW REPLICAS"
 	}
 	return "SHOW SLAVE HOSTS"
-}
-
-func (mysql8) sessionsSQL(me string) string {
-	return `SELECT id AS id, user AS user, IFNULL(LEFT(info, 80), command) AS doing FROM information_schema.processlist
-WHERE user NOT IN ('system user', 'event_scheduler', 'unauthenticated user', ` + quote(me) + `) AND command NOT LIKE 'Binlog Dump%' AND command <> 'Daemon'`
 }
 
 // readOnlySQL has no bound of its own: MySQL bounds only SELECT, and lock waits by whole seconds.
@@ -130,9 +130,7 @@ func (mysql8) writableSQL() string { return "SET GLOBAL read_only=OFF" } // take
 // epochDoorSQL: super_read_only binds everybody; read_only stays on and binds the clients.
 func (mysql8) epochDoorSQL() string { return "SET GLOBAL super_read_only=OFF" }
 
-func (mysql8) killsIO() bool { return false }
-
-func (mysql8) ioThreadSQL() string { return "" }
+func (mysql8) ioCommand() string { return "" }
 
 func (m mysql8) stopIOSQL(ch string) string { return m.w("STOP {REPLICA} IO_THREAD") + channel(ch) }
 func (m mysql8) stopSQL(ch string) string   { return m.w("STOP {REPLICA}") + channel(ch) }

@@ -2,8 +2,8 @@ package mysql
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/baton-ha/baton/internal/mysql/gtid"
@@ -72,14 +72,11 @@ func (c *Conn) promote(ctx context.Context, check Check, epoch Epoch, verify []V
 	if err := c.writeEpoch(ctx, check, epoch); err != nil {
 		return out, err
 	}
-	if _, err := c.change(ctx, check, c.dialect.writableSQL()); err != nil {
+	if p, err = c.writable(ctx, check); err != nil {
 		return out, fmt.Errorf("make it writable: %w", err)
 	}
-	if p, err = c.progress(ctx); err != nil {
-		return out, err
-	}
 	if p.readOnly {
-		return out, fmt.Errorf("it is still read-only: somebody else switches it; find out who")
+		return out, errors.New("it is still read-only: somebody else switches it; find out who")
 	}
 	out.Executed, out.State = p.executed, p.state
 	return out, nil
@@ -100,10 +97,11 @@ func (c *Conn) stopReplica(ctx context.Context, check Check, p progress) error {
 	if r.SQLRunning == "No" {
 		return nil
 	}
-	if _, err := c.change(ctx, check, c.dialect.stopSQL(r.Channel)); err != nil {
+	sets, err := c.change(ctx, check, c.dialect.stopSQL(r.Channel)+"; "+listSQL+"; "+c.dialect.progressSQL())
+	if err != nil {
 		return fmt.Errorf("stop the replica: %w", err)
 	}
-	if p, err = c.progress(ctx); err != nil {
+	if p, _, err = c.readLook(sets); err != nil {
 		return err
 	}
 	if r, err = p.soleReplica(); err != nil {
@@ -121,32 +119,28 @@ func (c *Conn) quiet(ctx context.Context, check Check) (eventsStopped bool, err 
 	if err != nil {
 		return false, fmt.Errorf("read event scheduler and semi-sync: %w", err)
 	}
-	v := byName(sets[0])
-	s := byName(sets[1])
-	if v["event_scheduler"] == "ON" {
+	r := sets[0][0]
+	if r["events"] == "ON" {
 		if _, err := c.change(ctx, check, "SET GLOBAL event_scheduler=OFF"); err != nil {
 			return false, fmt.Errorf("stop the event scheduler: %w", err)
 		}
 		eventsStopped = true
 	}
-	if !sourceHalf(v) {
-		return eventsStopped, nil
+	if r.on("source_half") {
+		err = c.sourceHalfOff(ctx, check)
 	}
-	return eventsStopped, c.sourceHalfOff(ctx, check, s)
-}
-
-// sourceHalf says whether the variables show the source half of semi-sync enabled, in either age's words.
-func sourceHalf(v row) bool {
-	return v.on("rpl_semi_sync_master_enabled") || v.on("rpl_semi_sync_source_enabled")
+	return eventsStopped, err
 }
 
 // sourceHalfOff disables the source half of semi-sync, but never while a session waits for an acknowledgement: it would be told
 // "committed" of what no replica has. Two public data losses came of that.
-func (c *Conn) sourceHalfOff(ctx context.Context, check Check, status row) error {
-	for name, value := range status {
-		if strings.HasSuffix(name, "_wait_sessions") && value != "0" {
-			return seen(ErrSemiSync, "%s sessions wait for an acknowledgement; turning semi-sync off would acknowledge what no replica has: fence writes first", value)
-		}
+func (c *Conn) sourceHalfOff(ctx context.Context, check Check) error {
+	sets, err := c.exchange(ctx, c.dialect.waitingSQL())
+	if err != nil {
+		return fmt.Errorf("count sessions that wait for an acknowledgement: %w", err)
+	}
+	if len(sets[0]) != 1 || sets[0][0]["n"] != "0" {
+		return seen(ErrSemiSync, "sessions wait for an acknowledgement (%v); turning semi-sync off would acknowledge what no replica has: fence writes first", sets[0])
 	}
 	if _, err := c.change(ctx, check, c.dialect.semiSyncSourceOffSQL()); err != nil {
 		return fmt.Errorf("turn the source half of semi-sync off: %w", err)

@@ -62,7 +62,7 @@ func (c *Conn) rejoin(ctx context.Context, check Check, source Replication, curr
 	}
 	// A former source that stands has its position in its binlog only: it must be told, also when its source is configured already.
 	if r := p.replica; r == nil || r.Source != source.Addr || !r.UsingGTID || r.IORunning == "No" && r.SQLRunning == "No" {
-		if err := c.follow(ctx, check, p, source); err != nil {
+		if err := c.follow(ctx, check, p, source, current); err != nil {
 			return out, err
 		}
 		out.Changed = true
@@ -83,8 +83,8 @@ func (c *Conn) replicaHalf(ctx context.Context, check Check) error {
 	if err != nil {
 		return fmt.Errorf("read semi-sync: %w", err)
 	}
-	if sourceHalf(byName(sets[0])) {
-		if err := c.sourceHalfOff(ctx, check, byName(sets[1])); err != nil {
+	if sets[0][0].on("source_half") {
+		if err := c.sourceHalfOff(ctx, check); err != nil {
 			return err
 		}
 	}
@@ -94,17 +94,20 @@ func (c *Conn) replicaHalf(ctx context.Context, check Check) error {
 	return nil
 }
 
-// follow points the replica at its new source. What it received from the old one is applied first: pointing it elsewhere deletes the
-// relay log.
-func (c *Conn) follow(ctx context.Context, check Check, p progress, source Replication) error {
+// follow points the replica at its new source, which deletes the relay log: what was received from the old one must be applied before,
+// unless the new source has it.
+func (c *Conn) follow(ctx context.Context, check Check, p progress, source Replication, current gtid.Set) error {
 	name := ""
 	if r := p.replica; r != nil {
 		name = r.Channel
-		if _, err := c.Cut(ctx, check); err != nil {
+		cut, err := c.Cut(ctx, check)
+		if err != nil {
 			return err
 		}
-		if _, err := c.CatchUp(ctx, check, gtid.Set{}); err != nil {
-			return err
+		if !current.Contains(cut.Received) {
+			if _, err := c.CatchUp(ctx, check, gtid.Set{}); err != nil {
+				return err
+			}
 		}
 		if _, err := c.change(ctx, check, c.dialect.stopSQL(name)); err != nil {
 			return fmt.Errorf("stop the replica: %w", err)

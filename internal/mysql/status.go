@@ -49,9 +49,6 @@ type Status struct {
 	ReplicaHosts []uint32  // server ids of the ackers that are connected now; nil when the account may not see them
 }
 
-// Executes is the set that comparisons of two instances use: BinlogState.
-func (s Status) Executes() gtid.Set { return s.BinlogState }
-
 // Replica is the state of the one replication channel.
 type Replica struct {
 	Channel    string
@@ -163,16 +160,33 @@ type progress struct {
 	channels int
 }
 
+// look reads the progress and the process list in one round trip.
+func (c *Conn) look(ctx context.Context) (progress, []session, error) {
+	sets, err := c.exchange(ctx, listSQL+"; "+c.dialect.progressSQL())
+	if err != nil {
+		return progress{}, nil, fmt.Errorf("look at %s: %w", c.server.Addr, err)
+	}
+	return c.readLook(sets)
+}
+
+func (c *Conn) readLook(sets [][]row) (progress, []session, error) {
+	if len(sets) < 2 {
+		return progress{}, nil, fmt.Errorf("look at %s: %d result sets", c.server.Addr, len(sets))
+	}
+	list, err := readSessions(sets[0])
+	if err != nil {
+		return progress{}, nil, fmt.Errorf("look at %s: %w", c.server.Addr, err)
+	}
+	p, err := c.dialect.readProgress(sets[1:])
+	if err != nil {
+		return progress{}, nil, fmt.Errorf("look at %s: %w", c.server.Addr, err)
+	}
+	return p, list, nil
+}
+
 func (c *Conn) progress(ctx context.Context) (progress, error) {
-	sets, err := c.exchange(ctx, c.dialect.progressSQL())
-	if err != nil {
-		return progress{}, fmt.Errorf("read progress of %s: %w", c.server.Addr, err)
-	}
-	p, err := c.dialect.readProgress(sets)
-	if err != nil {
-		return progress{}, fmt.Errorf("read progress of %s: %w", c.server.Addr, err)
-	}
-	return p, nil
+	p, _, err := c.look(ctx)
+	return p, err
 }
 
 // soleReplica refuses what the steps cannot handle: no replication, or several channels of which only one is the pair's.

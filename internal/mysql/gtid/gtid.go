@@ -1,7 +1,7 @@
 // Package gtid holds sets of global transaction identifiers of both families, as values with the algebra that a switch needs.
 //
-// It is pure: text in, text out, no I/O and no clock. It never compares sets of two kinds: what the one holds says nothing about the
-// other, and every comparison across kinds answers "not contained".
+// It is pure: text in, text out, no I/O and no clock. It does not compare sets of two kinds, every such comparison answers "not
+// contained", with one exception: a MariaDBState contains a MariaDBPos when it has each of its GTIDs.
 //
 // There are three kinds. MySQL: intervals per source UUID and tag (gtid_executed). MariaDBState: intervals per (domain, server), as
 // gtid_binlog_state prints their upper ends; only this kind finds errant transactions on MariaDB. MariaDBPos: one GTID per domain
@@ -78,7 +78,17 @@ func (s Set) comparable(o Set) bool { return s.kind == o.kind || s.kind == "" ||
 
 // Contains says whether every transaction of o is in s. Positions compare per domain: a higher sequence number is later, an equal one
 // must be of the same server. The others compare per (domain, server), or per UUID and tag.
-func (s Set) Contains(o Set) bool { return s.comparable(o) && o.Subtract(s).Empty() }
+func (s Set) Contains(o Set) bool {
+	if s.kind == MariaDBState && o.kind == MariaDBPos {
+		for domain, p := range o.pos {
+			if !slices.ContainsFunc(s.runs[origin{domain: domain, server: p.server}], func(r run) bool { return r.first <= p.seq && p.seq <= r.last }) {
+				return false
+			}
+		}
+		return true
+	}
+	return s.comparable(o) && o.Subtract(s).Empty()
+}
 
 // Equal says whether both hold the same.
 func (s Set) Equal(o Set) bool { return s.Contains(o) && o.Contains(s) }

@@ -146,8 +146,41 @@ func (i *Instance) greets() bool {
 	return err == nil && bytes.ContainsRune(b[:n], 10) // protocol version 10
 }
 
-// Signal sends a signal: SIGSTOP freezes it, SIGCONT thaws it.
-func (i *Instance) Signal(sig syscall.Signal) error { return i.proc.Signal(sig) }
+// Freeze stops every thread of the server, and returns when all stand: the kernel stops them one by one. The port stays open.
+func (i *Instance) Freeze(ctx context.Context) error {
+	if err := i.proc.Signal(syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("freeze mariadbd %d: %w", i.proc.Pid, err)
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !i.stands() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("freeze mariadbd %d: %w", i.proc.Pid, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// stands says whether every thread is in state T.
+func (i *Instance) stands() bool {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", i.proc.Pid))
+	if err != nil || len(stats) == 0 {
+		return false
+	}
+	for _, name := range stats {
+		stat, err := os.ReadFile(name)
+		// The state follows the name in parentheses, which may hold anything.
+		if end := bytes.LastIndexByte(stat, ')'); err != nil || end < 0 || !bytes.HasPrefix(stat[end:], []byte(") T")) {
+			return false
+		}
+	}
+	return true
+}
+
+// Thaw lets a frozen server go on.
+func (i *Instance) Thaw() error { return i.proc.Signal(syscall.SIGCONT) }
 
 // Kill ends the server as a crash does, and waits for its end.
 func (i *Instance) Kill() error { return i.end(syscall.SIGKILL) }

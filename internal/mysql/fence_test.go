@@ -1,0 +1,246 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/baton-ha/baton/internal/mysql/gtid"
+)
+
+// hang starts one commit on the source that waits for an acknowledgement nobody gives, and returns its error's channel.
+func hang(t *testing.T, a *node, ca *Conn, id string) chan error {
+	t.Helper()
+	c, err := a.client(long(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	done := make(chan error, 1)
+	go func() { done <- exec(context.WithoutCancel(t.Context()), c, "INSERT INTO app.t VALUES ("+id+", 0)") }()
+	eventually(t, "the commit waits for its acknowledgement", func() bool { return status(t, ca).SemiSync.Waiting > 0 })
+	return done
+}
+
+// onlyOne checks that of the admin's connections the server has this one alone, and no client's.
+func onlyOne(t *testing.T, c *Conn) {
+	t.Helper()
+	eventually(t, "no connection is left behind", func() bool {
+		list, err := c.sessions(long(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(ids(list, func(s session) bool { return s.user == c.user || c.isClient(s) })) == 1
+	})
+}
+
+// A commit that waits for a replica that was cut off holds read_only up. The fence kills it: read-only, in time, the client was told
+// nothing, and its transaction is named in the evidence (it is errant later).
+func TestFenceHangingCommit(t *testing.T) {
+	a, b := pair(t)
+	ca, cb := a.connect(t), b.connect(t)
+	if _, err := cb.Cut(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	before := status(t, ca)
+	done := hang(t, a, ca, "1")
+
+	f, err := ca.FenceWrites(long(t), current)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the client was told that its transaction is committed, and no replica has it")
+	}
+	st := status(t, ca)
+	if !st.ReadOnly || f.Killed == 0 || !st.SemiSync.SourceEnabled {
+		t.Errorf("fenced %+v, status %+v", f, st)
+	}
+	if got := f.State.Subtract(before.BinlogState); got.Empty() {
+		t.Error("the killed transaction is not in the evidence")
+	}
+	onlyOne(t, ca)
+	if _, err := ca.FenceWrites(long(t), current); err != nil {
+		t.Errorf("fence again: %v", err)
+	}
+}
+
+// Commits wait in groups, one session for all of its group: killing that one first would tell the others "committed". The fence tells
+// nobody so.
+func TestFenceGroup(t *testing.T) {
+	a, b := pair(t)
+	cb := b.connect(t)
+	for round := range 5 {
+		w := write(t, a, 8, int64(round)*1_000_000)
+		eventually(t, "writes are acknowledged", func() bool { return w.count() > 50 })
+		if _, err := cb.Cut(long(t), current); err != nil {
+			t.Fatal(err)
+		}
+		ca := a.connect(t)
+		eventually(t, "all commits wait", func() bool {
+			list, err := ca.sessions(long(t))
+			return err == nil && len(ids(list, session.commits)) == 8
+		})
+		acked := w.count()
+		if _, err := ca.FenceWrites(long(t), current); err != nil {
+			t.Fatal(err)
+		}
+		w.stop()
+		if n := w.count(); n != acked {
+			t.Fatalf("round %d: %d clients were told that their transactions are committed, and no replica has them", round, n-acked)
+		}
+		if _, err := cb.CatchUp(long(t), current, gtid.Set{}); err != nil {
+			t.Fatal(err)
+		}
+		if lost := w.lost(t, cb); len(lost) > 0 {
+			t.Fatalf("round %d: lost %v", round, lost)
+		}
+		if err := cb.RestartIO(long(t), current); err != nil {
+			t.Fatal(err)
+		}
+		if err := ca.Unfence(long(t), current); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// busy lets other run a statement, and returns when c sees it run. The test's end waits for its end.
+func busy(t *testing.T, c, other *Conn, sql string) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = other.query(context.WithoutCancel(t.Context()), sql) // it is killed
+	}()
+	t.Cleanup(func() { <-done })
+	eventually(t, "the statement sleeps, its locks taken", func() bool {
+		list, err := c.sessions(long(t))
+		return err == nil && len(ids(list, func(s session) bool { return s.id == other.id && s.state == "User sleep" })) == 1
+	})
+}
+
+// What the fence may not kill keeps it from being read-only: it ends with its time, says why, and leaves nothing in the server.
+func TestFenceDeadline(t *testing.T) {
+	a, _ := pair(t)
+	ca, other := a.connect(t), a.connect(t)
+	busy(t, ca, other, "INSERT INTO baton.heartbeat SELECT 'x', SLEEP(1000), 1")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := ca.FenceWrites(ctx, current); !errors.Is(err, ErrStillWritable) {
+		t.Fatalf("fence under a long write: %v", err)
+	}
+	cn := a.connect(t)
+	if n, err := cn.KillSteps(long(t), current); err != nil || n == 0 {
+		t.Fatalf("kill steps: %d, %v", n, err)
+	}
+	if status(t, cn).ReadOnly {
+		t.Error("a statement that the fence had given up came through")
+	}
+	onlyOne(t, cn)
+}
+
+// A frozen source answers nothing: the fence ends with its time, and says that it has proven nothing. Thawed, the source has no
+// connection of it.
+func TestFenceFrozen(t *testing.T) {
+	a, _ := pair(t)
+	ca := a.connect(t)
+	if err := a.Freeze(long(t)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := ca.FenceWrites(ctx, current)
+	if cerr := a.Thaw(); cerr != nil {
+		t.Fatal(cerr)
+	}
+	if !errors.Is(err, ErrStillWritable) || !errors.Is(err, ErrUnproven) {
+		t.Fatalf("fence of a frozen source: %v", err)
+	}
+	cn := a.connect(t)
+	if _, err := cn.KillSteps(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	onlyOne(t, cn)
+}
+
+// A new term kills every step connection, idle or busy, and no client.
+func TestKillSteps(t *testing.T) {
+	a, _ := pair(t)
+	var old []*Conn
+	for range 3 {
+		old = append(old, a.connect(t))
+	}
+	client, err := a.client(long(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	c := a.connect(t)
+	busy(t, c, old[0], "SELECT SLEEP(1000)")
+	if _, err := c.KillSteps(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range old[1:] {
+		if err := o.Unfence(long(t), current); err == nil {
+			t.Error("a step of an older term went on")
+		}
+	}
+	if err := client.(driver.Pinger).Ping(long(t)); err != nil {
+		t.Errorf("a client was killed: %v", err)
+	}
+}
+
+// A check that refuses stops every step before its first statement.
+func TestStaleCheck(t *testing.T) {
+	a, b := pair(t)
+	ca, cb := a.connect(t), b.connect(t)
+	st := status(t, ca)
+	stale := func() error { return errStale }
+	steps := map[string]func() error{
+		"fence":   func() error { _, err := ca.FenceWrites(long(t), stale); return err },
+		"cut":     func() error { _, err := cb.Cut(long(t), stale); return err },
+		"promote": func() error { _, err := ca.Promote(long(t), stale, Epoch{9, "x", "x"}, nil); return err },
+		"rejoin":  func() error { _, err := cb.Rejoin(long(t), stale, a.replication(), st.BinlogState); return err },
+		"arm":     func() error { return ca.ArmSemiSync(long(t), stale, 1) },
+		"unfence": func() error { return cb.Unfence(long(t), stale) },
+		"kill": func() error {
+			a.connect(t)
+			_, err := ca.KillSteps(long(t), stale)
+			return err
+		},
+	}
+	for name, step := range steps {
+		if err := step(); !errors.Is(err, ErrStaleStep) || !errors.Is(err, errStale) {
+			t.Errorf("%s with a refused check: %v", name, err)
+		}
+	}
+	sa, sb := status(t, ca), status(t, cb)
+	if sa.ReadOnly || !sb.ReadOnly || sb.Replica.IORunning != "Yes" || !sa.SemiSync.Lossless() || sa.Epoch.Epoch != 1 {
+		t.Errorf("a refused step changed something: %+v, %+v", sa, sb)
+	}
+}
+
+// Undo: after fence and cut, replication and semi-sync come back and the old source serves again.
+func TestUndo(t *testing.T) {
+	a, b := pair(t)
+	ca, cb := a.connect(t), b.connect(t)
+	if _, err := ca.FenceWrites(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cb.Cut(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	if err := cb.RestartIO(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.WaitSemiSyncOn(long(t), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.Unfence(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	w := write(t, a, 1, 0)
+	eventually(t, "writes are acknowledged again", func() bool { return w.count() > 3 })
+}
