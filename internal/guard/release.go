@@ -18,28 +18,29 @@ import (
 // client whose announcement was lost learns of it within seconds by the repeated ones.
 const refuseFor = 3 * time.Second
 
-// release falls silent and says so. Order matters: no announcement after it, sockets while a RST can still leave, gate, address,
-// and the answer last.
+// release falls silent and says so. Order matters: no announcement after it; the gate, so that nobody new is let in; then every client
+// is reset and who comes again is refused, for resets alone pass the shut gate; the address; and the answer last.
 func (g *Guard) release(ctx context.Context, a dcs.Versioned[cluster.Assignment]) error {
 	began := time.Now()
 	t := g.tenure
 	g.tenure = nil
 	t.end(errors.New("the assignment has changed"))
 	facts := Facts{}
+	err := g.Gate.Shut(ctx)
+	shut := time.Since(began)
+	g.refuse(ctx)
 	if n, err := g.Wire.Destroy(ctx); err != nil {
 		g.Log.Warn("destroy sockets of the VIP", slog.Any("err", err))
 	} else {
 		facts["reset"] = fmt.Sprint(n)
 	}
-	err := g.Gate.Shut(ctx)
-	shut := time.Since(began)
-	g.refuse(ctx)
 	g.unbind(ctx, facts)
 	if err != nil {
 		// No answer: the controller waits the lease out, and the kernel closes at the deadline.
 		return fmt.Errorf("shut the gate: %w", err)
 	}
-	g.Log.Info("VIP released", slog.Duration("took", shut), slog.String("switch", a.Value.Switch), slog.Int64("epoch", a.Value.Epoch))
+	g.Log.Info("VIP released", slog.Duration("took", shut), slog.String("switch", a.Value.Switch), slog.Int64("epoch", a.Value.Epoch),
+		slog.Any("facts", facts))
 	if a.Value.Phase != cluster.Switching {
 		return nil
 	}
@@ -47,7 +48,7 @@ func (g *Guard) release(ctx context.Context, a dcs.Versioned[cluster.Assignment]
 }
 
 // unbindWait is how long the answer waits for the address to go, so that it can say how fast that was; the shut gate is the fence.
-const unbindWait = 15 * time.Millisecond
+const unbindWait = 8 * time.Millisecond
 
 func (g *Guard) unbind(ctx context.Context, facts Facts) {
 	done := make(chan Facts, 1)
@@ -134,11 +135,11 @@ func (g *Guard) stop(ctx context.Context, t *tenure, why error) error {
 	t.end(why)
 	g.tenure = nil
 	g.retry = time.After(g.Terms.RenewEvery())
-	if _, err := g.Wire.Destroy(ctx); err != nil {
-		g.Log.Warn("destroy sockets of the VIP", slog.Any("err", err))
-	}
 	if err := g.Gate.Shut(ctx); err != nil {
 		why = errors.Join(why, fmt.Errorf("shut the gate: %w", err))
+	}
+	if _, err := g.Wire.Destroy(ctx); err != nil {
+		g.Log.Warn("destroy sockets of the VIP", slog.Any("err", err))
 	}
 	g.unbind(ctx, Facts{}) // whatever became of the gate: without the address nobody answers
 	return why

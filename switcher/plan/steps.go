@@ -44,6 +44,20 @@ var (
 		{Bind, NewGuard, []StepName{Commit}, Retry},
 		{Verify, Controller, []StepName{Bind}, Retry},
 	}
+	// A planned switch fences writes only when the old VIP has fallen silent: no client is told "read-only" by a site that it still
+	// reaches. In a failover both run side by side, for the old guard may never answer.
+	plannedTable = []Step{
+		{Recheck, Controller, nil, Abort},
+		{Fence, Controller, []StepName{Recheck}, Abort},
+		{Release, OldGuard, []StepName{Fence}, Undo},
+		{FenceWrites, Executor, []StepName{Release}, Undo},
+		{Cut, Executor, []StepName{FenceWrites}, Undo},
+		{CatchUp, Executor, []StepName{Cut}, Undo},
+		{Promote, Executor, []StepName{CatchUp}, Undo},
+		{Commit, Controller, []StepName{Promote}, Undo},
+		{Bind, NewGuard, []StepName{Commit}, Retry},
+		{Verify, Controller, []StepName{Bind}, Retry},
+	}
 	firstTable = []Step{
 		{Recheck, Controller, nil, Abort},
 		{Fence, Controller, []StepName{Recheck}, Abort},
@@ -81,7 +95,7 @@ var (
 )
 
 var tables = map[Kind][]Step{
-	First: firstTable, Failover: moveTable, Switchover: moveTable, GiveUp: giveUpTable,
+	First: firstTable, Failover: moveTable, Switchover: plannedTable, GiveUp: giveUpTable,
 	Rejoin: rejoinTable, Repair: repairTable, Degrade: degradeTable,
 }
 
