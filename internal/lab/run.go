@@ -238,8 +238,8 @@ func (r *run) noInterruption() error {
 		return errors.New("measure a baseline before the fault: baseline 2s")
 	}
 	writes, now := r.lab.writer.Writes(), time.Now()
-	quiet := load.Longest(writes, r.baseline.from, r.baseline.to, now).Length()
-	since := load.Longest(writes, r.struck, now, now)
+	quiet := load.Longest(writes, r.baseline.from, r.baseline.to).Length()
+	since := load.Longest(writes, r.struck, now)
 	for _, o := range []load.Outcome{load.Refused, load.Unknown, load.Unsent} {
 		if n, before := load.Count(writes, o, r.struck, now), load.Count(writes, o, r.baseline.from, r.baseline.to); n > before {
 			return fmt.Errorf("%d writes were %s (%d while it was quiet)", n, o, before)
@@ -298,8 +298,8 @@ func (r *run) measure() {
 	if n := len(writes); n > 0 {
 		end = writes[n-1].Answered
 	}
-	r.result.OutageMS = ms(load.Longest(writes, r.struck, end, end).Length())
-	r.result.BaselineMS = ms(load.Longest(writes, r.quiet, r.struck, r.struck).Length())
+	r.result.OutageMS = ms(load.Longest(writes, r.struck, end).Length())
+	r.result.BaselineMS = ms(load.Longest(writes, r.quiet, r.struck).Length())
 	r.result.StallMS = ms(time.Duration(r.lab.stall.Load()))
 	holds := r.lab.recorder.Holds()
 	r.result.DoubleHolderMS = ms(record.Double(holds))

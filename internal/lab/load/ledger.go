@@ -44,24 +44,31 @@ type Gap struct {
 // Length is the gap's duration.
 func (g Gap) Length() time.Duration { return g.To.Sub(g.From) }
 
-// Longest returns the longest gap over all shards that ends after from and begins before to. writes must be in the order in which
-// they were answered within each shard; end closes the record. A shard without any good write is one gap from its first try on.
-func Longest(writes []Write, from, to, end time.Time) Gap {
+// Longest returns the longest gap over all shards that ends after from, in the record as it was at end: what was answered later does
+// not count. writes must be in the order in which they were answered within each shard. A shard without any good write is one gap
+// from its first try on.
+func Longest(writes []Write, from, end time.Time) Gap {
 	good := make(map[int]time.Time) // shard → its last good answer, or its first try
-	seen := make(map[int]bool)
 	var worst Gap
 	consider := func(g Gap) {
-		if g.To.After(from) && g.From.Before(to) && g.Length() > worst.Length() {
+		if g.To.After(from) && g.Length() > worst.Length() {
 			worst = g
 		}
 	}
 	for _, w := range writes {
-		if !seen[w.Shard] {
-			seen[w.Shard], good[w.Shard] = true, w.Sent
+		if w.Answered.After(end) {
+			continue
 		}
-		if w.Outcome == Acknowledged {
-			consider(Gap{Shard: w.Shard, From: good[w.Shard], To: w.Answered})
+		last, seen := good[w.Shard]
+		switch {
+		case w.Outcome == Acknowledged && seen:
+			consider(Gap{Shard: w.Shard, From: last, To: w.Answered})
 			good[w.Shard] = w.Answered
+		case w.Outcome == Acknowledged:
+			consider(Gap{Shard: w.Shard, From: w.Sent, To: w.Answered})
+			good[w.Shard] = w.Answered
+		case !seen:
+			good[w.Shard] = w.Sent
 		}
 	}
 	for shard, last := range good {
