@@ -13,10 +13,12 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
+	"github.com/baton-ha/baton/internal/check"
 	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/internal/dcs"
 	"github.com/baton-ha/baton/switcher"
 	"github.com/baton-ha/baton/switcher/plan"
+	"github.com/baton-ha/baton/switcher/policy"
 )
 
 func switchCommand() *cli.Command {
@@ -67,6 +69,9 @@ func order(c *cli.Context, cmd plan.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := s.admitFirst(c, st, cmd); err != nil {
+		return err
+	}
 	if err := ask(c, st, cmd); err != nil {
 		return err
 	}
@@ -81,6 +86,23 @@ func order(c *cli.Context, cmd plan.Command) error {
 	}
 	f := follower{session: s, c: c, cmd: cmd}
 	return f.run(ctx)
+}
+
+// admitFirst runs the check before the first start in mode automatic: it is the moment from which Baton acts by itself, and later a
+// failover must not wait for a check.
+func (s *session) admitFirst(c *cli.Context, st dcs.State, cmd plan.Command) error {
+	if cmd.Do != "switch" || cmd.DryRun || cmd.Force || st.Assignment.Value.Site != "" || s.cfg.Mode != policy.Automatic {
+		return nil
+	}
+	r := runCheck(c.Context, s.cfg)
+	n := r.Count(check.Critical)
+	if n == 0 {
+		return nil
+	}
+	if err := r.Render(c.App.ErrWriter); err != nil {
+		return err
+	}
+	return errExit{ExitCritical, fmt.Sprintf("%d critical findings: mend them before mode automatic starts the service, or start it all the same with --force --reason TEXT", n)}
 }
 
 // ask asks once, on a terminal. Without one nothing is done unless --yes says so: a script must mean it.
