@@ -238,11 +238,15 @@ func (d *Detector) recheckStep(ctx context.Context, group *sync.WaitGroup, now t
 	if nonce != "" && nonce != d.recheck.nonce {
 		d.recheckBegin(ctx, group, now, nonce)
 	}
-	if !d.recheck.running() || len(d.recheck.waiting) > 0 && now.Before(d.recheck.deadline) {
+	if !d.recheck.running() {
+		return
+	}
+	over := len(d.recheck.waiting) == 0 || !now.Before(d.recheck.deadline)
+	if !over && !d.confirmed(now) {
 		return
 	}
 	for r := range d.recheck.waiting {
-		if r.flight != nil {
+		if over && r.flight != nil {
 			d.pending(r, now)
 		}
 	}
@@ -250,6 +254,13 @@ func (d *Detector) recheckStep(ctx context.Context, group *sync.WaitGroup, now t
 	d.recheck.answered, d.recheck.site, d.recheck.since = d.recheck.nonce, d.sit.Assignment.Site, d.recheck.at
 	d.dirty = true
 	d.post(now)
+}
+
+// confirmed says whether what was seen since the nonce is enough to call the site down: the answers that are still out could not make
+// it up again, and applications wait meanwhile.
+func (d *Detector) confirmed(now time.Time) bool {
+	j := d.judges[d.sit.Assignment.Site]
+	return j != nil && j.VerdictSince(now, d.recheck.at).State == health.Down
 }
 
 func (d *Detector) recheckBegin(ctx context.Context, group *sync.WaitGroup, now time.Time, nonce string) {

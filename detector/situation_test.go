@@ -59,6 +59,21 @@ func TestRecheckDoesNotWaitForAHang(t *testing.T) {
 	})
 }
 
+// What is refused since the nonce is enough: the answer does not wait for something else that hangs.
+func TestRecheckIsAnsweredAsSoonAsItIsConfirmed(t *testing.T) {
+	run(t, func(l *lab) {
+		l.pass(time.Second)
+		l.fault("mysql a/s1", health.Refused)
+		l.until("a", health.Down)
+		l.fault("mysql a/s2", hang)
+		l.d.Recheck("n1")
+		l.pass(10 * time.Millisecond) // of the 50 that a hang is waited for
+		if r := l.last(); r.Nonce != "n1" || r.Verdicts["a"].State != health.Down {
+			l.t.Errorf("after 10 ms the answer to n1 is %q, %s", r.Nonce, r.Verdicts["a"].State)
+		}
+	})
+}
+
 func TestAnotherAssignmentVoidsWhatWasSeen(t *testing.T) {
 	run(t, func(l *lab) {
 		l.pass(time.Second)
