@@ -141,10 +141,11 @@ func holderOf(res dcs.Result) dcs.Versioned[cluster.Holder] {
 }
 
 // ride computes what plan.Next will ask for after these entries, so that it travels in the same transaction: the entries that say
-// "started", and the request.
+// "started", and the request. What has failed before does not ride: it is tried again after a pause.
 func (r *run) ride(entries []plan.Entry) ([]plan.Entry, []dcs.Op) {
-	m := plan.Next(r.p, append(r.log[:len(r.log):len(r.log)], entries...), r.term.Value.N)
-	if m.Do != plan.Run {
+	log := append(r.log[:len(r.log):len(r.log)], entries...)
+	m := plan.Next(r.p, log, r.term.Value.N)
+	if m.Do != plan.Run || failures(log, m.Steps[0].Name) > 0 {
 		return nil, nil
 	}
 	var started []plan.Entry
@@ -167,7 +168,8 @@ func (r *run) ride(entries []plan.Entry) ([]plan.Entry, []dcs.Op) {
 	return started, ops
 }
 
-// relax writes down that semi-sync is about to be relaxed, before anybody does it: S4 is decided by this key (PROTOCOL 6).
+// relax writes down that semi-sync is about to be relaxed, before anybody does it: S4 is decided by this key (PROTOCOL 6). A shard that is
+// degraded already stays as it is, so that the key names this switch only where this switch took something away.
 func (r *run) relax(batch []plan.StepName) []dcs.Op {
 	var ops []dcs.Op
 	for _, s := range batch {
@@ -175,7 +177,36 @@ func (r *run) relax(batch []plan.StepName) []dcs.Op {
 			continue
 		}
 		for _, shard := range r.p.Shards {
-			ops = append(ops, dcs.Doc(r.Keys.Sync(shard), cluster.SyncState{State: cluster.SyncDegraded, Since: time.Now(), Switch: r.p.ID}))
+			if r.state.Sync[shard].Mod == 0 || r.armed[shard] {
+				ops = append(ops, r.sync(shard, cluster.SyncDegraded))
+			}
+		}
+	}
+	return ops
+}
+
+func (r *run) sync(shard cluster.ShardName, state string) dcs.Op {
+	s := cluster.SyncState{State: state, Since: time.Now()}
+	if r.armed[shard] {
+		s.Switch = r.p.ID
+	}
+	return dcs.Doc(r.Keys.Sync(shard), s)
+}
+
+// rearm takes back what relax wrote, for an undone switch has relaxed nothing at the old source. Without it a site that stays dead would
+// never be failed over again under rpo: zero. Only one whole request to undo knows that: one that was not answered may have relaxed.
+func (r *run) rearm() []dcs.Op {
+	var ops []dcs.Op
+	for _, shard := range r.p.Shards {
+		tries, relaxed := 0, false
+		for _, e := range r.log {
+			if e.Step == plan.UndoSource && e.Phase == plan.Started {
+				tries++
+			}
+			relaxed = relaxed || e.Facts[string(shard)+".semi_sync"] == "off"
+		}
+		if r.armed[shard] && tries <= 1 && !relaxed {
+			ops = append(ops, r.sync(shard, cluster.SyncArmed))
 		}
 	}
 	return ops
@@ -199,19 +230,20 @@ func (r *run) commit(ctx context.Context) error {
 		next.Shards = a.Shards
 	}
 	next.Release = r.released(next.Epoch)
-	return r.assign(ctx, plan.Commit, next, map[string]string{"epoch": strconv.FormatInt(next.Epoch, 10)})
+	return r.assign(ctx, plan.Commit, next, nil)
 }
 
-// assign changes the assignment and journals it, in one transaction, with what comes next.
-func (r *run) assign(ctx context.Context, s plan.StepName, next cluster.Assignment, facts map[string]string) error {
+// assign changes the assignment and journals it, in one transaction, with what comes next. why is of an undo.
+func (r *run) assign(ctx context.Context, s plan.StepName, next cluster.Assignment, why error, ops ...dcs.Op) error {
 	began := time.Now()
 	saved, mod := r.assignment, r.assignment.Mod
-	entries := append(r.pending[:len(r.pending):len(r.pending)], r.entry(s, plan.Done, began, facts, nil))
+	facts := map[string]string{"epoch": strconv.FormatInt(next.Epoch, 10)}
+	entries := append(r.pending[:len(r.pending):len(r.pending)], r.entry(s, plan.Done, began, facts, why))
 	r.assignment.Value = next
 	r.fenceMod = 0
 	more, riding := r.ride(entries)
 	res, err := r.record(ctx, string(s), []dcs.Cmp{{Key: r.Keys.Assignment(), Mod: mod}}, append(entries, more...),
-		append(riding, dcs.Doc(r.Keys.Assignment(), next))...)
+		append(append(riding, ops...), dcs.Doc(r.Keys.Assignment(), next))...)
 	if errors.Is(err, dcs.ErrCompare) {
 		r.assignment = saved
 		return errors.Join(ErrDeposed, err) // only a newer term changes an assignment under a switch
@@ -248,7 +280,7 @@ func (r *run) undoMark(ctx context.Context, why string) error {
 	}
 	a.Epoch, a.Phase, a.Release = a.Epoch+1, cluster.Undoing, nil
 	r.Log.Warn("switch is undone", slog.String("switch", r.p.ID), slog.String("reason", why))
-	return r.assign(ctx, plan.UndoMark, a, map[string]string{"why": why})
+	return r.assign(ctx, plan.UndoMark, a, errors.New(why))
 }
 
 func (r *run) undoServe(ctx context.Context) error {
@@ -259,7 +291,7 @@ func (r *run) undoServe(ctx context.Context) error {
 	}
 	a.Epoch, a.Phase, a.Site, a.To = a.Epoch+1, cluster.Serving, r.p.From, ""
 	a.Release = &cluster.Release{Epoch: a.Epoch, None: true} // no other site was bound in between
-	return r.assign(ctx, plan.UndoServe, a, nil)
+	return r.assign(ctx, plan.UndoServe, a, nil, r.rearm()...)
 }
 
 // verifyFor is how long one try to verify goes on before it is journaled as failed and tried anew.

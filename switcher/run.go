@@ -183,12 +183,7 @@ func (r *run) tell(e plan.Entry) {
 
 // breathe pauses before a step that failed is tried again, longer each time up to a second.
 func (r *run) breathe(ctx context.Context, m plan.Move) error {
-	fails := 0
-	for _, e := range r.log {
-		if e.Step == m.Steps[0].Name && e.Phase == plan.Failed {
-			fails++
-		}
-	}
+	fails := failures(r.log, m.Steps[0].Name)
 	if fails == 0 {
 		return nil
 	}
@@ -199,6 +194,17 @@ func (r *run) breathe(ctx context.Context, m plan.Move) error {
 		}
 	}
 	return nil
+}
+
+// failures of a step in the journal.
+func failures(log []plan.Entry, s plan.StepName) int {
+	n := 0
+	for _, e := range log {
+		if e.Step == s && e.Phase == plan.Failed {
+			n++
+		}
+	}
+	return n
 }
 
 // start begins the steps of a move. Those of the executor travel as one request.

@@ -279,6 +279,7 @@ func (w *work) undoSource(ctx context.Context) (plan.Phase, error) {
 			return nil
 		}
 		if w.to[i] == nil { // nobody would acknowledge: without this the first commit hangs for the whole timeout
+			w.note(shard, "semi_sync", "off")
 			if err := w.from[i].Relax(ctx, w.check); err != nil {
 				return err
 			}

@@ -1,0 +1,559 @@
+package switcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/baton-ha/baton/detector/health"
+	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/dcs"
+	"github.com/baton-ha/baton/internal/lease"
+	"github.com/baton-ha/baton/switcher/plan"
+	"github.com/baton-ha/baton/switcher/policy"
+)
+
+var (
+	profile = cluster.Fast()
+	terms   = lease.Terms{D: profile.Lease, Margin: profile.Margin}
+	span    = terms.Span() + cluster.GateEBPF.Slack() // how long a lease is waited out
+	bank    = cluster.Cluster{
+		Name: "bank", Shards: []cluster.ShardName{"s1", "s2"}, VIP: cluster.VIP{Addr: netip.MustParseAddr("10.0.0.100"), Port: 8066},
+		Nodes: []cluster.Node{{Name: "mc-a"}, {Name: "mc-b"}, {Name: "witness"}},
+		Sites: []cluster.Site{site("a"), site("b")},
+	}
+)
+
+func site(name cluster.SiteName) cluster.Site {
+	s := cluster.Site{Name: name, Node: cluster.NodeName("mc-" + name)}
+	for i, shard := range []cluster.ShardName{"s1", "s2"} {
+		host := netip.AddrFrom4([4]byte{10, 0, name[0], byte(i + 1)})
+		s.Instances = append(s.Instances, cluster.Instance{Shard: shard, Addr: netip.AddrPortFrom(host, 3306)})
+	}
+	return s
+}
+
+// fakeGuard is one site's guard: it renews and binds while it serves, and answers a fence.
+type fakeGuard struct {
+	acks, binds, renews bool
+	until               time.Time // its gate is open until then
+}
+
+// world is everything but the controllers: etcd, the guards, the executors, the observers and the instances.
+type world struct {
+	t    *testing.T
+	ctx  context.Context
+	end  context.CancelFunc
+	mem  *dcs.Mem
+	ops  *dcs.Store
+	keys dcs.Keys
+
+	mu      sync.Mutex // guards all below
+	guards  map[cluster.SiteName]*fakeGuard
+	seen    map[cluster.SiteName]health.State // what every observer sees
+	mute    map[cluster.NodeName]bool         // observers that report nothing any more
+	lagging bool                              // observers report, and do not answer the recheck
+	deaf    bool                              // executors do not answer
+	took    time.Duration                     // of an executor's request
+	fail    func(plan.Request, plan.StepName) error
+	facts   func(plan.Request, plan.StepName) map[string]string
+	look    func(*Readiness)
+	verify  func() error
+	asked   []plan.Request
+	changes []change
+	wrong   []string // what must never happen
+}
+
+// change is one version of the assignment.
+type change struct {
+	cluster.Assignment
+	at  time.Time
+	mod int64
+}
+
+func newWorld(t *testing.T) *world {
+	mem := dcs.NewMem()
+	w := &world{
+		t: t, mem: mem, ops: dcs.NewStore(mem.Client("operator"), "bank"), keys: dcs.KeysOf("bank"), took: 3 * time.Millisecond,
+		guards: map[cluster.SiteName]*fakeGuard{}, seen: map[cluster.SiteName]health.State{}, mute: map[cluster.NodeName]bool{},
+	}
+	for _, s := range bank.Sites {
+		w.guards[s.Name], w.seen[s.Name] = &fakeGuard{acks: true, binds: true, renews: true}, health.Up
+	}
+	w.ctx, w.end = context.WithCancel(t.Context())
+	go w.record()
+	go w.live()
+	return w
+}
+
+// within runs a test in a bubble and ends its world; whatever must never happen fails it.
+func within(t *testing.T, fn func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer func() {
+			w.end()
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for _, wrong := range w.wrong {
+				t.Error(wrong)
+			}
+		}()
+		fn(w)
+	})
+}
+
+// set changes the world.
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+// record keeps every version of the assignment and checks what must hold of each.
+func (w *world) record() {
+	_ = w.mem.Client("recorder").Watch(w.ctx, w.keys.Assignment(), 0, 0, func(b dcs.Batch) {
+		for _, it := range b.Items {
+			st := dcs.NewDecoder(w.keys).Decode(it.Mod, time.Now(), []dcs.Source{{Item: it}})
+			w.mu.Lock()
+			w.changed(change{st.Assignment.Value, time.Now(), it.Mod})
+			w.mu.Unlock()
+		}
+	})
+}
+
+func (w *world) changed(c change) {
+	if n := len(w.changes); n > 0 && c.Epoch != w.changes[n-1].Epoch+1 {
+		w.wrong = append(w.wrong, fmt.Sprintf("epoch %d follows %d", c.Epoch, w.changes[n-1].Epoch))
+	}
+	w.changes = append(w.changes, c)
+	if c.Phase != cluster.Serving {
+		return
+	}
+	if c.Site != "" && (c.Release == nil || c.Release.Epoch != c.Epoch) {
+		w.wrong = append(w.wrong, fmt.Sprintf("epoch %d serves without evidence of the release: %+v", c.Epoch, c.Release))
+	}
+	for name, g := range w.guards {
+		if name != c.Site && c.at.Before(g.until) {
+			w.wrong = append(w.wrong, fmt.Sprintf("epoch %d lets %s serve while %s answers for another %s", c.Epoch, c.Site, name, g.until.Sub(c.at)))
+		}
+	}
+}
+
+// live plays the guards, the executors and the observers.
+func (w *world) live() {
+	kv := w.mem.Client("field")
+	store := dcs.NewStore(kv, "bank")
+	mirror := dcs.NewMirror(dcs.MirrorConfig{KV: kv, Prefix: w.keys.Prefix()})
+	go func() { _ = mirror.Run(w.ctx) }()
+	changed, stop := mirror.Subscribe()
+	defer stop()
+	renew, report := time.NewTicker(terms.RenewEvery()), time.NewTicker(profile.Interval)
+	defer renew.Stop()
+	defer report.Stop()
+	dec, done, nonce := dcs.NewDecoder(w.keys), map[string]bool{}, ""
+	for seq := int64(1); ; seq++ {
+		due, beat := false, false
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-changed:
+		case <-renew.C:
+			due = true
+		case <-report.C:
+			beat = true
+		}
+		st := decode(dec, mirror.View(), w.keys)
+		w.mu.Lock()
+		if due {
+			w.renew(store, st, seq)
+		}
+		if beat || st.Nonce.Value != nonce {
+			nonce = st.Nonce.Value
+			w.report(store, st, seq)
+		}
+		w.guard(store, st)
+		w.execute(store, st, done)
+		w.mu.Unlock()
+	}
+}
+
+func decode(dec *dcs.Decoder, v dcs.View, k dcs.Keys) dcs.State {
+	var items []dcs.Source
+	for e := range v.Prefix(k.Prefix()) {
+		items = append(items, dcs.Source{Item: e.Item, Received: e.Received})
+	}
+	return dec.Decode(v.Revision, v.FreshAt, items)
+}
+
+func (w *world) renew(store *dcs.Store, st dcs.State, seq int64) {
+	a := st.Assignment.Value
+	g := w.guards[a.Site]
+	if g == nil || !g.renews || !a.Serves(a.Site) {
+		return
+	}
+	h := cluster.Holder{Site: a.Site, Incarnation: "guard of " + string(a.Site), Seq: seq, Gate: cluster.GateEBPF}
+	if r, err := store.Renew(w.ctx, st.Assignment.Mod, -1, h); err == nil && r.OK {
+		g.until = time.Now().Add(terms.D - terms.Margin)
+	}
+}
+
+func (w *world) guard(store *dcs.Store, st dcs.State) {
+	a, docs := st.Assignment, st.Switches[st.Assignment.Value.Switch]
+	g := w.guards[a.Value.Site]
+	if g == nil {
+		return
+	}
+	cmps := []dcs.Cmp{{Key: w.keys.Assignment(), Mod: a.Mod}}
+	switch {
+	case a.Value.Phase == cluster.Switching && g.acks && docs.Released.Value.Fence != a.Mod:
+		g.until = time.Time{}
+		_, _ = store.Do(w.ctx, "release", cmps, dcs.Doc(w.keys.Switch(a.Value.Switch, "released"), plan.Released{
+			Incarnation: "guard of " + string(a.Value.Site), Fence: a.Mod, Facts: map[string]string{"reset": "1"}}))
+	case a.Value.Phase == cluster.Serving && g.binds && docs.Summary.Mod == 0 && docs.Plan.Mod != 0 && docs.Bound.Value.Epoch != a.Value.Epoch:
+		_, _ = store.Do(w.ctx, "bound", cmps, dcs.Doc(w.keys.Switch(a.Value.Switch, "bound"), plan.Bound{Epoch: a.Value.Epoch, MAC: "02:00"}))
+	}
+}
+
+// execute answers the requests; done are the ids of those that were taken.
+func (w *world) execute(store *dcs.Store, st dcs.State, done map[string]bool) {
+	for id, docs := range st.Switches {
+		for node, req := range docs.Requests {
+			if done[req.Value.ID] {
+				continue
+			}
+			done[req.Value.ID] = true
+			w.asked = append(w.asked, req.Value)
+			if w.deaf {
+				continue
+			}
+			answer := plan.Answer{Request: req.Value.ID, Node: node}
+			failed := false
+			for _, s := range req.Value.Steps {
+				e := plan.Entry{Step: s, Phase: plan.Done, Node: node, At: time.Now()}
+				if err := w.outcome(req.Value, s); failed || err != nil {
+					e.Phase, e.Err = plan.Failed, plan.NotRun
+					if !failed {
+						e.Err = err.Error()
+					}
+					failed = true
+				}
+				if s == plan.RejoinStep && !failed {
+					e.Facts = map[string]string{"s1.semi_sync": "on", "s2.semi_sync": "on"}
+				}
+				if w.facts != nil {
+					e.Facts = w.facts(req.Value, s)
+				}
+				answer.Entries = append(answer.Entries, e)
+			}
+			cmps := []dcs.Cmp{{Key: w.keys.Term(), Mod: st.Term.Mod}}
+			time.AfterFunc(w.took, func() {
+				_, _ = store.Do(w.ctx, "answer", cmps, dcs.Doc(w.keys.Switch(id, "answer/"+string(node)), answer))
+			})
+		}
+	}
+}
+
+func (w *world) outcome(req plan.Request, s plan.StepName) error {
+	if w.fail == nil {
+		return nil
+	}
+	return w.fail(req, s)
+}
+
+func (w *world) report(store *dcs.Store, st dcs.State, seq int64) {
+	var ops []dcs.Op
+	for _, n := range bank.Nodes {
+		if w.mute[n.Name] {
+			continue
+		}
+		r := health.Report{Node: n.Name, Seq: seq, Epoch: st.Assignment.Value.Epoch, Verdicts: map[cluster.SiteName]health.Verdict{}}
+		if !w.lagging {
+			r.Nonce = st.Nonce.Value
+		}
+		for name, state := range w.seen {
+			v := health.Verdict{Site: name, State: state, Reason: "seen"}
+			if state == health.Down {
+				v.LastGood, v.FirstBad = time.Now().Add(-200*time.Millisecond), time.Now().Add(-100*time.Millisecond)
+				v.Targets = []health.TargetState{{Target: health.Target{Site: name, Kind: health.MySQL, Shard: "s2"}, State: health.Down}}
+			}
+			r.Verdicts[name] = v
+		}
+		ops = append(ops, dcs.Doc(w.keys.Observer(n.Name), r))
+	}
+	if len(ops) > 0 {
+		_, _ = store.Do(w.ctx, "report", nil, ops...)
+	}
+}
+
+// Look implements Looker: every site could take over and a standby is rejoined when semi-sync is not armed, unless the test changes that.
+func (w *world) Look(_ context.Context, a cluster.Assignment, sync map[cluster.ShardName]cluster.SyncState) Readiness {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := Readiness{At: time.Now(), Epoch: a.Epoch, Active: a.Site, Sites: map[cluster.SiteName]SiteReady{"a": {}, "b": {}}}
+	for _, s := range bank.Others(a.Site) {
+		if w.seen[a.Site] == health.Up && w.seen[s.Name] == health.Up && sync["s1"].State != cluster.SyncArmed {
+			r.Sites[s.Name] = SiteReady{Rejoin: []string{"semi-sync of s1 is not armed"}}
+		}
+	}
+	if w.look != nil {
+		w.look(&r)
+	}
+	return r
+}
+
+// Verify implements Verifier.
+func (w *world) Verify(_ context.Context, site cluster.SiteName, mac string) (map[string]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.verify != nil {
+		if err := w.verify(); err != nil {
+			return nil, err
+		}
+	}
+	if mac != "02:00" {
+		return nil, errors.New("the MAC that the guard bound is not known")
+	}
+	return map[string]string{"site": string(site)}, nil
+}
+
+// controller is one node's Switcher with a mirror of its own, as in the daemon.
+type controller struct {
+	*Switcher
+	kv   *dcs.MemClient
+	kill context.CancelFunc
+	done chan struct{}
+}
+
+var limits = policy.Limits{Observers: 3, Fresh: profile.Lease, Cooldown: 20 * time.Second, Zero: true}
+
+func (w *world) start(node cluster.NodeName, change ...func(*Config)) *controller {
+	kv := w.mem.Client(string(node))
+	cfg := Config{
+		Cluster: bank, Profile: profile, Node: node, Mode: policy.Automatic, Limits: limits, Terms: terms, Keys: w.keys,
+		Store: dcs.NewStore(kv, "bank"), Looker: w, Verifier: w, Log: slog.New(slog.DiscardHandler),
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c := &controller{Switcher: New(cfg), kv: kv, done: make(chan struct{})}
+	ctx, kill := context.WithCancel(w.ctx)
+	c.kill = kill
+	mirror := dcs.NewMirror(dcs.MirrorConfig{KV: kv, Prefix: w.keys.Prefix(), Silence: profile.LockPulse})
+	changed, stop := mirror.Subscribe()
+	go func() { _ = mirror.Run(ctx) }()
+	go func() {
+		defer stop()
+		dec := dcs.NewDecoder(w.keys)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+				c.Observe(decode(dec, mirror.View(), w.keys))
+			}
+		}
+	}()
+	go func() {
+		defer close(c.done)
+		_ = c.Run(ctx)
+	}()
+	return c
+}
+
+func advising(c *Config) { c.Mode = policy.Advise }
+
+// serving is a world in which a serves under epoch 1 and semi-sync is armed.
+func (w *world) serving() {
+	w.t.Helper()
+	ops := []dcs.Op{dcs.Doc(w.keys.Assignment(), cluster.Assignment{
+		Epoch: 1, Site: "a", Phase: cluster.Serving, Release: &cluster.Release{Epoch: 1, None: true},
+		Shards: map[cluster.ShardName]cluster.SiteName{"s1": "a", "s2": "a"},
+	})}
+	for _, shard := range bank.Shards {
+		ops = append(ops, dcs.Doc(w.keys.Sync(shard), cluster.SyncState{State: cluster.SyncArmed}))
+	}
+	w.do(ops...)
+}
+
+// lead starts a controller on the node and waits until it leads and knows who is ready.
+func (w *world) lead(node cluster.NodeName, change ...func(*Config)) *controller {
+	w.t.Helper()
+	c := w.start(node, change...)
+	w.wait("readiness of "+string(node), func(st dcs.State) bool {
+		return st.Term.Value.Node == node && strings.Contains(string(st.Readiness.Value), `"controller":"`+string(node)+`"`)
+	})
+	w.pass(300 * time.Millisecond)
+	return c
+}
+
+func (w *world) do(ops ...dcs.Op) int64 {
+	w.t.Helper()
+	r, err := w.ops.Do(w.t.Context(), "do", nil, ops...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r.Revision
+}
+
+func (w *world) down(s cluster.SiteName) { w.set(func() { w.seen[s] = health.Down }) }
+
+func (w *world) state() dcs.State {
+	w.t.Helper()
+	st, err := w.ops.Read(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return st
+}
+
+// pass lets virtual time pass.
+func (w *world) pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// wait lets virtual time pass, a minute at most, until cond holds.
+func (w *world) wait(what string, cond func(dcs.State) bool) dcs.State {
+	w.t.Helper()
+	for range 2400 {
+		synctest.Wait()
+		if st := w.state(); cond(st) {
+			return st
+		}
+		time.Sleep(25 * time.Millisecond)
+	}
+	st := w.state()
+	w.t.Fatalf("never: %s; term %+v, assignment %+v, switches:\n%s", what, st.Term.Value, st.Assignment.Value, told(st))
+	return st
+}
+
+// ended waits for the end of a switch.
+func (w *world) ended(id string) plan.Summary {
+	w.t.Helper()
+	return w.wait("end of "+id, func(st dcs.State) bool { return st.Switches[id].Summary.Mod != 0 }).Switches[id].Summary.Value
+}
+
+// told is every switch as its journal tells it.
+func told(st dcs.State) string {
+	var b strings.Builder
+	for _, s := range Summaries(st.Switches) {
+		fmt.Fprintf(&b, "%s %s %s→%s %s %s\n%s", s.ID, s.Kind, s.From, s.To, s.Outcome, s.Why, lines(s.Journal))
+	}
+	return b.String()
+}
+
+func lines(log []plan.Entry) string {
+	var b strings.Builder
+	for _, e := range log {
+		fmt.Fprintf(&b, "  %s %s term %d by %s %s %v\n", e.Step, e.Phase, e.Term, e.Node, e.Err, e.Facts)
+	}
+	return b.String()
+}
+
+// phases are the versions of the assignment, in short: "serving(a) switching(a)".
+func (w *world) phases() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for _, c := range w.changes {
+		out = append(out, fmt.Sprintf("%s(%s)", c.Phase, c.Site))
+	}
+	return strings.Join(out, " ")
+}
+
+// at is when the n-th version of the assignment (from 0) was written.
+func (w *world) at(n int) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n >= len(w.changes) {
+		w.t.Fatalf("the assignment has %d versions only", len(w.changes))
+	}
+	return w.changes[n].at
+}
+
+// requests are the steps that executors were asked for, one string each request.
+func (w *world) requests() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for _, r := range w.asked {
+		var steps []string
+		for _, s := range r.Steps {
+			steps = append(steps, string(s))
+		}
+		out = append(out, strings.Join(steps, " "))
+	}
+	return out
+}
+
+// command leaves an operator's word, and returns its id.
+func (w *world) command(c plan.Command) string {
+	w.t.Helper()
+	if c.Do == "" {
+		c.Do = "switch"
+	}
+	if c.At.IsZero() {
+		c.At = time.Now()
+	}
+	c.ID, c.By = fmt.Sprintf("c%d", w.mem.Revision()), "op@desk"
+	w.do(dcs.Doc(w.keys.Command(), c))
+	return c.ID
+}
+
+// reply waits for the answer to a command.
+func (w *world) reply(id string) plan.Reply {
+	w.t.Helper()
+	return w.wait("reply to "+id, func(st dcs.State) bool { return st.Reply.Value.Command == id }).Reply.Value
+}
+
+// entry is the last entry of a step.
+func entry(log []plan.Entry, s plan.StepName) plan.Entry {
+	var out plan.Entry
+	for _, e := range log {
+		if e.Step == s {
+			out = e
+		}
+	}
+	return out
+}
+
+// keysOf are the keys that a transaction puts, without the cluster's prefix.
+func keysOf(k dcs.Keys, ops []dcs.Op) map[string][]byte {
+	out := map[string][]byte{}
+	for _, op := range ops {
+		if op.Kind == dcs.Put {
+			out[strings.TrimPrefix(op.Key, k.Prefix())] = op.Value
+		}
+	}
+	return out
+}
+
+// one says whether exactly one site serves, that it is the one wanted, and that nothing is left over.
+func (w *world) one(want cluster.SiteName) {
+	w.t.Helper()
+	st := w.state()
+	if a := st.Assignment.Value; !a.Serves(want) {
+		w.t.Errorf("in the end %s(%s), want %s serving\n%s", a.Phase, a.Site, want, told(st))
+	}
+	for _, shard := range bank.Shards {
+		if got := st.Assignment.Value.Shards[shard]; got != want {
+			w.t.Errorf("in the end %s is at %s, want %s", shard, got, want)
+		}
+	}
+	for id, d := range st.Switches {
+		if d.Summary.Mod == 0 || d.Plan.Mod != 0 || len(d.Requests)+len(d.Answers) > 0 {
+			w.t.Errorf("switch %s is left half: %s", id, slices.Collect(maps.Keys(d.Requests)))
+		}
+	}
+}
