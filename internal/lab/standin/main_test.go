@@ -204,6 +204,8 @@ func (r *running) manager(t *testing.T) *sql.DB {
 
 // ask runs a query and returns its rows, cells joined by a space; NULL is "NULL".
 func ask(ctx context.Context, db *sql.DB, query string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, budget)
+	defer cancel()
 	rows, err := db.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err
