@@ -2,7 +2,9 @@ package switcher
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -30,6 +32,7 @@ type tenure struct {
 	downSince  time.Time
 	published  time.Time
 	decision   policy.Decision
+	advice     *Advice
 	replied    string            // id of the command answered last
 	side       *run              // a rejoin or repair under way beside the watch
 	preempted  []*run            // mendings whose end is not written yet
@@ -199,7 +202,7 @@ func (t *tenure) step(ctx context.Context, now time.Time) error {
 	}
 	facts := t.facts(now)
 	d := policy.Decide(t.Cluster, facts, t.Limits, now)
-	t.note(ctx, d, now)
+	t.note(d, now)
 	if d.Act {
 		return t.carryOut(ctx, t.plan(d, plan.Command{By: "automatic", Reason: d.Text}), facts)
 	}
@@ -242,7 +245,7 @@ func (t *tenure) do(ctx context.Context, what string, cmps []dcs.Cmp, ops ...dcs
 }
 
 // note logs a decision when its reason changes.
-func (t *tenure) note(_ context.Context, d policy.Decision, _ time.Time) {
+func (t *tenure) note(d policy.Decision, now time.Time) {
 	if d.Reason != t.decision.Reason || d.To != t.decision.To {
 		level := slog.LevelInfo
 		if d.Reason != policy.Healthy && d.Reason != policy.NobodyServes {
@@ -252,6 +255,43 @@ func (t *tenure) note(_ context.Context, d policy.Decision, _ time.Time) {
 		t.published = time.Time{}
 	}
 	t.decision = d
+	t.advise(d, now)
+}
+
+// advise numbers what mode advise would do, and keeps the number while it holds.
+func (t *tenure) advise(d policy.Decision, now time.Time) {
+	if d.Reason != policy.WouldSwitch {
+		return // an advice stays valid for its life: the operator may be typing it
+	}
+	if t.advice == nil || t.advice.To != d.To || t.advice.From != d.From || now.After(t.advice.Until) {
+		t.advice = &Advice{ID: t.nextAdvice(), From: d.From, To: d.To}
+		c := t.combine(d.From, "", now)
+		t.advice.Text = fmt.Sprintf("WOULD SWITCH %s→%s now: %s, %d of %d votes, RTO ≈ %s, RPO %s; run: baton switch --advice %d",
+			d.From, d.To, t.windowOf(d.From), c.Down, len(t.Cluster.Nodes), t.ready.RTO, t.ready.Sites[d.To].RPO, t.advice.ID)
+		t.Log.Warn("advice", slog.String("text", t.advice.Text), slog.Int("advice", t.advice.ID))
+		t.published = time.Time{}
+	}
+	t.advice.Until = now.Add(AdviceLife)
+}
+
+// windowOf is the fullest H of the site among the observers.
+func (t *tenure) windowOf(site cluster.SiteName) string {
+	h, trip := 0, 0
+	for _, r := range t.state.Reports {
+		if v := r.Value.Verdicts[site]; v.H >= h {
+			h, trip = v.H, v.HTrip
+		}
+	}
+	return fmt.Sprintf("H %d/%d", h, trip)
+}
+
+// nextAdvice is one more than the newest that any controller published.
+func (t *tenure) nextAdvice() int {
+	var last Readiness
+	if t.state.Readiness.Mod != 0 && json.Unmarshal(t.state.Readiness.Value, &last) == nil && last.Advice != nil {
+		return last.Advice.ID + 1
+	}
+	return 1
 }
 
 // publishEvery is how often the readiness document is renewed when nothing changes.
@@ -263,7 +303,7 @@ func (t *tenure) publish(ctx context.Context, f policy.Facts, now time.Time) err
 	}
 	t.published = now
 	r := t.ready
-	r.At, r.Decision, r.Votes, r.Controller = now, t.decision, f.Sites, t.Node
+	r.At, r.Decision, r.Votes, r.Controller, r.Advice = now, t.decision, f.Sites, t.Node, t.advice
 	r.Epoch, r.Active = t.assignment.Value.Epoch, t.assignment.Value.Site
 	_, err := t.do(ctx, "publish readiness", nil, dcs.Doc(t.Keys.Readiness(), r))
 	return deposed(err)

@@ -31,6 +31,19 @@ type SiteReady struct {
 	RPO      string              `json:"rpo"`              // what would be lost now: "0", or an estimate
 }
 
+// Advice is what mode advise would do now, for an operator to order by its number.
+type Advice struct {
+	ID    int              `json:"id"`
+	From  cluster.SiteName `json:"from"`
+	To    cluster.SiteName `json:"to"`
+	Until time.Time        `json:"until"` // valid so long; renewed while it holds
+	Text  string           `json:"text"`
+}
+
+// AdviceLife is how long an advice may be ordered after it was true last: what an operator reads at three in the morning must still
+// be so when he has typed it.
+const AdviceLife = 60 * time.Second
+
 // Readiness is the answer to "if the active site died now": looked at all the time, published for everybody.
 type Readiness struct {
 	At         time.Time                         `json:"at"`
@@ -40,6 +53,7 @@ type Readiness struct {
 	Sites      map[cluster.SiteName]SiteReady    `json:"sites"`
 	Alarms     []string                          `json:"alarms,omitempty"` // two writers of a shard, a standby that is writable, ...
 	RTO        time.Duration                     `json:"rto"`              // expected, from the profile
+	Advice     *Advice                           `json:"advice,omitempty"` // in mode advise
 	Decision   policy.Decision                   `json:"decision"`         // the newest, with its reason
 	Votes      map[cluster.SiteName]policy.Votes `json:"votes"`
 	Controller cluster.NodeName                  `json:"controller"`

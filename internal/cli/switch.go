@@ -26,6 +26,7 @@ func switchCommand() *cli.Command {
 		Name: "switch", Usage: "move the service to another site, or start it",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "to", Usage: "`SITE` that is to serve; default: the next in the order of takeover"},
+			&cli.IntFlag{Name: "advice", Usage: "do what mode advise has advised under that `NUMBER`, if it still holds"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show the plan, or why there would be none; nothing is touched"},
 			&cli.StringFlag{Name: "reason", Usage: "`TEXT` for the history"},
 			&cli.BoolFlag{Name: "force", Usage: "skip the observers' quorum, and nothing else; needs --reason"},
@@ -69,6 +70,9 @@ func order(c *cli.Context, cmd plan.Command) error {
 	if err != nil {
 		return err
 	}
+	if err := heed(c, st, &cmd); err != nil {
+		return err
+	}
 	if err := s.admitFirst(c, st, cmd); err != nil {
 		return err
 	}
@@ -86,6 +90,29 @@ func order(c *cli.Context, cmd plan.Command) error {
 	}
 	f := follower{session: s, c: c, cmd: cmd}
 	return f.run(ctx)
+}
+
+// heed turns the number of an advice into its switch; one that is over, or another, is refused.
+func heed(c *cli.Context, st dcs.State, cmd *plan.Command) error {
+	if !c.IsSet("advice") {
+		return nil
+	}
+	r, err := readiness(st)
+	switch {
+	case err != nil:
+		return err
+	case r.Advice == nil || r.Advice.ID != c.Int("advice"):
+		return errExit{ExitCritical, fmt.Sprintf("there is no advice %d now; `baton why` shows what is advised", c.Int("advice"))}
+	case time.Now().After(r.Advice.Until):
+		return errExit{ExitCritical, fmt.Sprintf("advice %d is over since %s; `baton why` shows what is advised now", r.Advice.ID, r.Advice.Until.Format(time.DateTime))}
+	case cmd.To != "" && cmd.To != r.Advice.To:
+		return errExit{ExitUsage, fmt.Sprintf("advice %d is about site %s", r.Advice.ID, r.Advice.To)}
+	}
+	cmd.To = r.Advice.To
+	if cmd.Reason == "" {
+		cmd.Reason = r.Advice.Text
+	}
+	return nil
 }
 
 // admitFirst runs the check before the first start in mode automatic: it is the moment from which Baton acts by itself, and later a

@@ -21,7 +21,8 @@ type Why struct {
 	Decision policy.Decision                   `json:"decision"` // the controller's newest
 	At       time.Time                         `json:"at"`
 	Votes    map[cluster.SiteName]policy.Votes `json:"votes"`
-	Last     *plan.Summary                     `json:"last,omitempty"` // the newest switch that was not a mending
+	Advice   *switcher.Advice                  `json:"advice,omitempty"` // in mode advise
+	Last     *plan.Summary                     `json:"last,omitempty"`   // the newest switch that was not a mending
 }
 
 func whyCommand() *cli.Command {
@@ -41,7 +42,7 @@ func whyCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			w := Why{Decision: r.Decision, At: r.At, Votes: r.Votes}
+			w := Why{Decision: r.Decision, At: r.At, Votes: r.Votes, Advice: r.Advice}
 			for _, sum := range switcher.Summaries(st.Switches) {
 				if !sum.Kind.Mends() {
 					w.Last = &sum
@@ -65,6 +66,9 @@ func (s *session) explain(st dcs.State, w Why) error {
 	}
 	if w.Decision.Reason != "" {
 		p("%s: %s", w.Decision.Reason, w.Decision.Text)
+	}
+	if a := w.Advice; a != nil && time.Now().Before(a.Until) {
+		p("%s (valid for another %s)", a.Text, time.Until(a.Until).Round(time.Second))
 	}
 	for _, site := range s.cfg.Cluster.Sites {
 		if v, ok := w.Votes[site.Name]; ok {
