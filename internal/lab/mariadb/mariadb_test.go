@@ -21,21 +21,7 @@ func TestMain(m *testing.M) { box.Main(m) }
 func TestPair(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	cache := filepath.Join("/dev/shm", t.Name())
-	seed, err := Bake(ctx, cache)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.Stat(seed.Dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := Bake(ctx, cache); err != nil || again != seed {
-		t.Fatalf("second bake = %+v, %v, want %+v", again, err, seed)
-	}
-	if after, err := os.Stat(seed.Dir); err != nil || !after.ModTime().Equal(before.ModTime()) {
-		t.Fatalf("the seed was baked twice: %v", err)
-	}
+	seed := bakeTwice(ctx, t)
 	n, err := netns.New(t.TempDir(), []netns.Spec{
 		{Name: "db-a1", Addr: netip.MustParsePrefix("10.77.0.31/24")},
 		{Name: "db-b1", Addr: netip.MustParsePrefix("10.77.0.41/24")},
@@ -79,6 +65,27 @@ func TestPair(t *testing.T) {
 	if got := rows(ctx, t, a, "SELECT @@read_only, (SELECT COUNT(*) FROM bank.ledger)"); got != "1 1" {
 		t.Errorf("after a crash: %s, want read-only with its row", got)
 	}
+}
+
+// bakeTwice bakes a seed, and sees that the second time it is only found.
+func bakeTwice(ctx context.Context, t *testing.T) Seed {
+	t.Helper()
+	cache := filepath.Join("/dev/shm", t.Name())
+	seed, err := Bake(ctx, cache)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(seed.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Bake(ctx, cache); err != nil || again != seed {
+		t.Fatalf("second bake = %+v, %v, want %+v", again, err, seed)
+	}
+	if after, err := os.Stat(seed.Dir); err != nil || !after.ModTime().Equal(before.ModTime()) {
+		t.Fatalf("the seed was baked twice: %v", err)
+	}
+	return seed
 }
 
 func rows(ctx context.Context, t *testing.T, in *Instance, q string) string {
