@@ -64,6 +64,7 @@ type Switcher struct {
 	beatAt   time.Time // when it was seen to change, by the monotonic clock
 	lastTry  time.Time
 	lockedAt time.Time
+	loose    bool // a transaction of ours has an unknown outcome: the term is raised at once, which kills it (PROTOCOL 1)
 }
 
 // New returns a switcher. Nothing is touched before Run.
@@ -120,7 +121,7 @@ func (s *Switcher) may(now time.Time) bool {
 	if s.Mode == policy.Observe || s.state.Revision == 0 || now.Sub(s.state.FreshAt) > s.Limits.Fresh {
 		return false
 	}
-	if s.state.Beat.Value.Next == s.Node {
+	if s.state.Beat.Value.Next == s.Node || s.loose {
 		return now.Sub(s.lastTry) > s.Profile.LockPulse/8
 	}
 	wait := s.Profile.LockPulse + time.Duration(rank(s.Cluster, s.state.Assignment.Value.Site, s.Node))*s.Profile.LockPulse/4
@@ -165,7 +166,9 @@ func (s *Switcher) compete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if st.Beat.Mod != s.beatMod {
+	mine := s.loose && st.Term.Value.Node == s.Node // then the pulse is our own, and only our view of it lags
+	s.loose = mine
+	if st.Beat.Mod != s.beatMod && !mine {
 		s.take(st) // somebody else was first
 		return nil
 	}
@@ -174,16 +177,15 @@ func (s *Switcher) compete(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
+		s.loose = errors.Is(err, dcs.ErrUnknownOutcome)
 		return err
 	}
-	s.lockedAt = time.Now()
+	s.lockedAt, s.loose = time.Now(), false
 	s.Log.Info("lock taken", slog.Int64("term", term.Value.N), slog.String("before", string(st.Term.Value.Node)))
 	err = newTenure(s, term, st).lead(ctx)
 	s.beatAt = time.Now()
 	s.Log.Info("lock given up", slog.Int64("term", term.Value.N), slog.Any("err", err))
-	if errors.Is(err, dcs.ErrUnknownOutcome) {
-		s.beatAt = time.Time{} // raise the term at once: it kills whatever is in flight (PROTOCOL 1)
-	}
+	s.loose = errors.Is(err, dcs.ErrUnknownOutcome)
 	return nil
 }
 
