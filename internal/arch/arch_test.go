@@ -58,6 +58,7 @@ var layers = map[string]layer{
 	"detector/probe":   adapter,
 	"internal/dcs/...": adapter,
 	"internal/mysql":   adapter,
+	"internal/args":    adapter,
 	"mycat":            adapter,
 	"vip/...":          adapter,
 
@@ -87,11 +88,10 @@ var layers = map[string]layer{
 var outside = map[string][]string{
 	"github.com/cilium/ebpf":         {"vip/gate"},
 	"github.com/go-sql-driver/mysql": {"internal/mysql", "detector/probe", "mycat"},
-	"github.com/google/nftables":     {"internal/guard/detach", "vip/gate"},
 	"github.com/mdlayher/arp":        {"vip"},
 	"github.com/mdlayher/ethernet":   {"vip"},
 	"github.com/mdlayher/packet":     {"vip"},
-	"github.com/urfave/cli/v2":       {"cmd/baton", "cmd/batonlab", "internal/cli"},
+	"github.com/urfave/cli/v2":       {"internal/args", "internal/cli"},
 	"github.com/vishvananda/netlink": {"vip", "vip/gate"},
 	"github.com/vishvananda/netns":   {"vip"},
 	"go.etcd.io/etcd/api/v3":         {"internal/dcs"},

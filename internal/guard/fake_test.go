@@ -319,7 +319,7 @@ func (w *world) wait(what string, cond func() bool) {
 		if cond() {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	w.k.mu.Lock()
 	defer w.k.mu.Unlock()
@@ -328,7 +328,7 @@ func (w *world) wait(what string, cond func() bool) {
 
 // pass lets virtual time pass.
 func (w *world) pass(d time.Duration) {
-	time.Sleep(d)
+	<-time.After(d)
 	synctest.Wait()
 }
 
