@@ -224,7 +224,7 @@ func (c *Conn) replace(ctx context.Context, check Check) error {
 	if err != nil {
 		return fmt.Errorf("%w: connection %d of %s: %w", ErrUnproven, c.id, c.server.Addr, err)
 	}
-	if err := fresh.kill(ctx, check, []uint64{c.id}); err != nil {
+	if _, err := fresh.kill(ctx, check, func(s session) bool { return s.id == c.id }); err != nil {
 		fresh.Close()
 		return fmt.Errorf("%w: connection %d of %s: %w", ErrUnproven, c.id, c.server.Addr, err)
 	}

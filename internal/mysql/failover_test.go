@@ -103,8 +103,7 @@ func TestCutIsTheFence(t *testing.T) {
 			t.Fatal(err)
 		}
 		ca := a.connect(t)
-		eventually(t, "commits wait", func() bool { return status(t, ca).SemiSync.Waiting > 0 })
-		acked := w.count()
+		acked := allHang(t, ca, w, 4)
 		if lost := w.lost(t, cb); len(lost) > 0 {
 			t.Fatalf("round %d: acknowledged and not received: %v", round, lost)
 		}

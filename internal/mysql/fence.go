@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ type Fenced struct {
 // that were there, executed GTIDs equal at two looks with the killing between them.
 //
 // Making it read-only waits behind every commit that waits for a semi-sync acknowledgement, perhaps for ever. So each try has a bound;
-// when it is over, its statement is proven gone, what holds it up is killed (see clear), and it is tried again, until ctx ends. It
+// when the first is over, its statement is proven gone; the second lasts until ctx ends, and what holds it up is killed (see clear). It
 // never touches semi-sync. It is idempotent. Its errors: ErrStillWritable, ErrNotStable, ErrStaleStep, ErrUnproven.
 func (c *Conn) FenceWrites(ctx context.Context, check Check) (Fenced, error) {
 	start := time.Now()
@@ -41,9 +42,9 @@ func (c *Conn) FenceWrites(ctx context.Context, check Check) (Fenced, error) {
 }
 
 func (c *Conn) fence(ctx context.Context, check Check, f *Fenced) error {
-	earlier, err := c.tryReadOnly(ctx, check)
-	for errors.Is(err, errBlocked) {
-		earlier, err = c.clear(ctx, check, earlier, f)
+	waiting, err := c.tryReadOnly(ctx, check)
+	if errors.Is(err, errBlocked) {
+		err = c.clear(ctx, check, waiting, f)
 	}
 	if err != nil {
 		return err
@@ -60,44 +61,22 @@ func (c *Conn) fence(ctx context.Context, check Check, f *Fenced) error {
 // errBlocked: something holds the read-only statement up.
 var errBlocked = errors.New("read-only waits behind running commits or statements")
 
-// tryBound is how long one try may hold new writes up: longer than a commit takes, a fraction of the step's budget.
+// tryBound is how long the first try may hold new writes up: longer than a commit takes, a fraction of the step's budget.
 const tryBound = 200 * time.Millisecond
 
-// bound is the time for the next try: a third of what remains.
-func bound(ctx context.Context) (time.Duration, error) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return tryBound, nil
+// tryReadOnly sends the statement once, with a third of the remaining time at most. Nothing of it is left when it returns errBlocked, with
+// the sessions that waited for an acknowledgement before it.
+func (c *Conn) tryReadOnly(ctx context.Context, check Check) (waits, error) {
+	limit := tryBound
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)/3)
 	}
-	left := time.Until(deadline)
-	if left <= 0 {
-		return 0, seen(ErrStillWritable, "no time left: %w", context.Cause(ctx))
-	}
-	return min(tryBound, left/3), nil
-}
-
-// tryReadOnly sends the statement once. Nothing of it is left when it returns errBlocked, with the sessions that were there before it.
-func (c *Conn) tryReadOnly(ctx context.Context, check Check) ([]session, error) {
-	limit, err := bound(ctx)
-	if err != nil {
-		return nil, err
+	if limit <= 0 {
+		return nil, seen(ErrStillWritable, "no time left: %w", context.Cause(ctx))
 	}
 	if err := check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStaleStep, err)
 	}
-	sets, err := c.readOnly(ctx, limit, listSQL+"; ")
-	if err == nil {
-		return nil, nil
-	}
-	if len(sets) == 0 || !errors.Is(err, errBlocked) {
-		return nil, c.unblock(ctx, check, c, err)
-	}
-	earlier, lerr := readSessions(sets[0])
-	return earlier, errors.Join(err, lerr)
-}
-
-// readOnly runs the read-only statement, after what is to run before it, for as long as limit.
-func (c *Conn) readOnly(ctx context.Context, limit time.Duration, before string) ([][]row, error) {
 	sql, bounded := c.dialect.readOnlySQL(limit)
 	patience := limit
 	if bounded {
@@ -105,107 +84,132 @@ func (c *Conn) readOnly(ctx context.Context, limit time.Duration, before string)
 	}
 	inner, cancel := context.WithTimeoutCause(ctx, patience, errBlocked)
 	defer cancel()
-	sets, err := c.query(inner, before+sql)
-	switch number := serverNumber(err); {
-	case err == nil:
-		return sets, nil
-	case number == errMaxStatement || number == errLockWait:
-		return sets, fmt.Errorf("%w: %w", errBlocked, err)
-	case number == 0 && inner.Err() != nil:
-		return nil, errSilent
+	sent := time.Now()
+	sets, err := c.query(inner, listSQL+"; "+sql)
+	if err == nil {
+		return nil, nil
 	}
-	return nil, seen(ErrStillWritable, "%w", err)
+	if err = blocked(inner, err); errors.Is(err, errSilent) {
+		if rerr := c.replace(ctx, check); rerr != nil {
+			return nil, seen(ErrStillWritable, "%w, and then: %w", err, rerr)
+		}
+		return nil, fmt.Errorf("%w; %w", errBlocked, err)
+	}
+	waiting := waits{}
+	if len(sets) > 0 {
+		list, lerr := readSessions(sets[0])
+		waiting.note(list, sent)
+		err = errors.Join(err, lerr)
+	}
+	return waiting, err
 }
 
 // errSilent: the read-only statement got no answer; it may still wait in the server.
 var errSilent = errors.New("the read-only statement got no answer")
 
-// unblock turns a silent statement of who into a blocked one: its connection is killed and proven gone.
-func (c *Conn) unblock(ctx context.Context, check Check, who *Conn, err error) error {
-	if !errors.Is(err, errSilent) {
-		return err
+// blocked tells what kept the statement from being done.
+func blocked(ctx context.Context, err error) error {
+	switch number := serverNumber(err); {
+	case number == errMaxStatement || number == errLockWait:
+		return fmt.Errorf("%w: %w", errBlocked, err)
+	case number == 0 && ctx.Err() != nil:
+		return errSilent
 	}
-	var kerr error
-	if who == c {
-		kerr = c.replace(ctx, check)
-	} else if kerr = c.kill(ctx, check, []uint64{who.id}); kerr != nil {
-		kerr = errors.Join(ErrUnproven, kerr)
-	}
-	if kerr != nil {
-		return seen(ErrStillWritable, "%w, and then: %w", err, kerr)
-	}
-	return fmt.Errorf("%w: %w; its connection is killed and gone", errBlocked, err)
+	return seen(ErrStillWritable, "%w", err)
 }
+
+// waits are the sessions that wait for an acknowledgement, with when they were first seen to.
+type waits map[session]time.Time
+
+// note keeps those that wait now, and says whether there are any and all have waited for hungAfter: nobody acknowledges.
+func (w waits) note(list []session, now time.Time) (hung bool) {
+	maps.DeleteFunc(w, func(s session, _ time.Time) bool { return !slices.Contains(list, s) })
+	hung = true
+	for _, s := range list {
+		if !s.awaits() {
+			continue
+		}
+		if _, known := w[s]; !known {
+			w[s] = now
+		}
+		hung = hung && now.Sub(w[s]) >= hungAfter
+	}
+	return hung && len(w) > 0
+}
+
+// hungAfter is ten times what an acknowledgement takes on a busy machine.
+const hungAfter = 50 * time.Millisecond
+
+// holderExtra is how much longer than the step the server lets the second statement wait. It must outlast every delay between a look and
+// the KILL that rests on it, and a process that is frozen for longer than this has lost its term.
+const holderExtra = 10 * time.Second
 
 // clear tries again on a second connection, and while that holds every new write up, kills what it waits for.
 //
 // The order of killing decides whether acknowledged data is lost. Commits go in groups, and one session waits for the acknowledgement of
 // its whole group: when it is killed, the *other clients of the group are told "committed"* (measured, 10.11.19: one KILL, five
-// clients). So those that wait are killed last, when all others are dead and can be told nothing; and only when the same ones waited
-// before: while acknowledgements still come, commits end by themselves, and none of them is killed. Nobody new can join a group, for
-// the pending statement lets no write begin.
-func (c *Conn) clear(ctx context.Context, check Check, earlier []session, f *Fenced) (now []session, err error) {
-	limit, err := bound(ctx)
-	if err != nil {
-		return nil, err
-	}
+// clients). So those that wait are killed last, when all others are dead and can be told nothing; and only when nobody acknowledges:
+// else commits end by themselves, and none is killed. Nobody new can join a group, for the pending statement lets no write begin.
+func (c *Conn) clear(ctx context.Context, check Check, waiting waits, f *Fenced) error {
 	holder, err := c.server.Connect(ctx)
 	if err != nil {
-		return nil, seen(ErrStillWritable, "%w", err)
+		return seen(ErrStillWritable, "%w", err)
 	}
 	defer holder.Close()
 	if err := check(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrStaleStep, err)
+		return fmt.Errorf("%w: %w", ErrStaleStep, err)
 	}
+	inner, cancel := keepBack(ctx)
+	defer cancel()
+	limit := holderExtra
+	if deadline, ok := ctx.Deadline(); ok {
+		limit += time.Until(deadline)
+	}
+	sql, _ := c.dialect.readOnlySQL(limit)
 	done := make(chan struct{})
 	var herr error
 	go func() {
 		defer close(done)
-		_, herr = holder.readOnly(ctx, limit, "")
+		_, herr = holder.query(inner, sql)
 	}()
-	now, kerr := c.killBlockers(ctx, check, holder.id, done, earlier, f)
-	<-done // it ends by its own bound
-	err = c.unblock(ctx, check, holder, herr)
-	if err != nil && kerr != nil {
-		return nil, seen(ErrStillWritable, "%w; %w", err, kerr)
-	}
-	return now, err
-}
-
-// killBlockers waits until the holder's statement pends (or is done), and kills in two rounds.
-func (c *Conn) killBlockers(ctx context.Context, check Check, holder uint64, done <-chan struct{}, earlier []session, f *Fenced) ([]session, error) {
-	var list []session
-	pending := false
-	err := until(ctx, func() (bool, error) {
+	kerr := until(inner, func() (bool, error) {
 		select {
 		case <-done:
 			return true, nil
 		default:
+			return false, c.killBlockers(ctx, check, holder.id, waiting, f)
 		}
-		var err error
-		list, err = c.sessions(ctx)
-		pending = slices.ContainsFunc(list, func(s session) bool { return s.id == holder && strings.HasPrefix(s.state, "Waiting") })
-		return pending, err
 	})
-	if err != nil || !pending {
-		return list, err
+	cancel()
+	<-done
+	if herr == nil {
+		return nil
 	}
-	flows := slices.ContainsFunc(list, func(s session) bool { return s.awaits() && !slices.Contains(earlier, s) })
-	first := ids(list, func(s session) bool { return c.isClient(s) && !s.awaits() && !(flows && s.commits()) })
-	f.Killed += len(first)
-	if err := c.sendKills(ctx, check, first); err != nil || flows {
-		return list, err
+	// It got no answer in time, or killing failed: it must not take effect later.
+	if _, err := c.kill(ctx, check, func(s session) bool { return s.id == holder.id }); err != nil {
+		herr = errors.Join(herr, ErrUnproven, err)
 	}
-	if list, err = c.sessions(ctx); err != nil {
-		return list, err
+	return seen(ErrStillWritable, "%w; %w", herr, kerr)
+}
+
+// killBlockers looks once. When the holder's statement pends, it kills the clients that do not commit; when nobody acknowledges, those that
+// commit, too; and when all these are dead, those that wait for an acknowledgement.
+func (c *Conn) killBlockers(ctx context.Context, check Check, holder uint64, waiting waits, f *Fenced) error {
+	list, err := c.sessions(ctx)
+	if err != nil {
+		return err
 	}
-	alive := ids(list, func(s session) bool { return c.isClient(s) && !s.awaits() && s.commits() && s.command != "Killed" })
-	if len(alive) > 0 {
-		return list, nil // an acknowledgement came after all; look again
+	hung := waiting.note(list, time.Now())
+	if !slices.ContainsFunc(list, func(s session) bool { return s.id == holder && strings.HasPrefix(s.state, "Waiting") }) {
+		return nil
 	}
-	last := ids(list, func(s session) bool { return c.isClient(s) && s.awaits() })
-	f.Killed += len(last)
-	return list, c.sendKills(ctx, check, last)
+	alive := slices.DeleteFunc(list, func(s session) bool { return !c.isClient(s) || s.command == "Killed" })
+	targets := ids(alive, func(s session) bool { return !s.awaits() && (hung || !s.commits()) })
+	if len(targets) == 0 && hung {
+		targets = ids(alive, session.awaits)
+	}
+	f.Killed += len(targets)
+	return c.sendKills(ctx, check, targets)
 }
 
 // settle kills the clients that were there when the instance became read-only (later ones are bound from their start), and looks until they

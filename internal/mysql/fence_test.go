@@ -67,6 +67,22 @@ func TestFenceHangingCommit(t *testing.T) {
 	}
 }
 
+// allHang waits until n commits hang, and returns how many were acknowledged: those whose acknowledgement came before the cut may still be on
+// their way out, so ten looks in a row must agree.
+func allHang(t *testing.T, c *Conn, w *writers, n int) int {
+	t.Helper()
+	acked, same := -1, 0
+	eventually(t, "all commits hang", func() bool {
+		list, err := c.sessions(long(t))
+		if now := w.count(); err != nil || now != acked || len(ids(list, session.commits)) != n {
+			acked, same = now, 0
+		}
+		same++
+		return same > 10
+	})
+	return acked
+}
+
 // Commits wait in groups, one session for all of its group: killing that one first would tell the others "committed". The fence tells
 // nobody so.
 func TestFenceGroup(t *testing.T) {
@@ -79,11 +95,7 @@ func TestFenceGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		ca := a.connect(t)
-		eventually(t, "all commits wait", func() bool {
-			list, err := ca.sessions(long(t))
-			return err == nil && len(ids(list, session.commits)) == 8
-		})
-		acked := w.count()
+		acked := allHang(t, ca, w, 8)
 		if _, err := ca.FenceWrites(long(t), current); err != nil {
 			t.Fatal(err)
 		}
@@ -189,6 +201,32 @@ func TestKillSteps(t *testing.T) {
 	}
 	if err := client.(driver.Pinger).Ping(long(t)); err != nil {
 		t.Errorf("a client was killed: %v", err)
+	}
+}
+
+// A step connection that waits for an acknowledgement is not killed, it could stand for clients; the term is told that it is there.
+func TestKillStepsSparesCommits(t *testing.T) {
+	a, b := pair(t)
+	c, old := a.connect(t), a.connect(t)
+	if _, err := b.connect(t).Cut(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := old.query(context.WithoutCancel(t.Context()), "INSERT INTO baton.heartbeat VALUES ('x', 1, 1)")
+		done <- err
+	}()
+	eventually(t, "the commit waits", func() bool { return status(t, c).SemiSync.Waiting > 0 })
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := c.KillSteps(ctx, current); !errors.Is(err, ErrUnproven) {
+		t.Errorf("kill steps with a commit that waits: %v", err)
+	}
+	if err := b.connect(t).RestartIO(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the commit: %v", err)
 	}
 }
 

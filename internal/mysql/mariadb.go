@@ -91,7 +91,7 @@ func (mariadb) ackersSQL() string { return "SHOW SLAVE HOSTS" }
 // readOnlySQL takes the global read lock (it waits for running commits and statements), so it needs a bound of its own; lock_wait_timeout
 // has whole seconds only.
 func (mariadb) readOnlySQL(bound time.Duration) (string, bool) {
-	return fmt.Sprintf("SET STATEMENT max_statement_time=%.6f FOR SET GLOBAL read_only=1", bound.Seconds()), true
+	return fmt.Sprintf("SET STATEMENT max_statement_time=%.6f, lock_wait_timeout=%d FOR SET GLOBAL read_only=1", bound.Seconds(), wholeSeconds(bound)), true
 }
 
 func (mariadb) writableSQL() string { return "SET GLOBAL read_only=0" }
@@ -145,6 +145,9 @@ func (m mariadb) passingSQL() string {
 	}
 	return "SELECT DISTINCT GRANTEE AS grantee FROM information_schema.user_privileges WHERE PRIVILEGE_TYPE IN (" + privileges + ")"
 }
+
+// wholeSeconds rounds up, for variables that have no fractions.
+func wholeSeconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
 func bit(b bool) int {
 	if b {

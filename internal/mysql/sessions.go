@@ -99,18 +99,22 @@ func (c *Conn) sendKills(ctx context.Context, check Check, list []uint64) error 
 	return nil
 }
 
-// kill kills those connections and waits until the process list has none of them.
-func (c *Conn) kill(ctx context.Context, check Check, list []uint64) error {
-	if err := c.sendKills(ctx, check, list); err != nil {
-		return err
-	}
+// kill kills the connections that which picks, looks until the process list has none of them, and returns how many it killed. One that
+// commits is not killed but waited for: it may stand for a whole commit group, whose clients its death would tell "committed" (see clear).
+func (c *Conn) kill(ctx context.Context, check Check, which func(session) bool) (int, error) {
+	killed := 0
 	var left []session
 	err := until(ctx, func() (bool, error) {
 		now, err := c.sessions(ctx)
-		left = remaining(now, list)
-		return err == nil && len(left) == 0, err
+		if err != nil {
+			return false, err
+		}
+		left = slices.DeleteFunc(now, func(s session) bool { return !which(s) })
+		list := ids(left, func(s session) bool { return s.command != "Killed" && !s.commits() })
+		killed += len(list)
+		return len(left) == 0, c.sendKills(ctx, check, list)
 	})
-	return stillThere(err, left)
+	return killed, stillThere(err, left)
 }
 
 // remaining are those of list that are still in the process list.
@@ -123,20 +127,16 @@ func stillThere(err error, left []session) error {
 	if err == nil || len(left) == 0 {
 		return err
 	}
-	return fmt.Errorf("%d killed sessions are not gone, the first is of %q (%s): %w", len(left), left[0].user, left[0].doing(), err)
+	return fmt.Errorf("%d sessions are not gone, the first is of %q (%s): %w", len(left), left[0].user, left[0].doing(), err)
 }
 
 // KillSteps kills every other session of this connection's account, and proves them gone: after it nothing of an older term is in flight
 // on this instance (PROTOCOL 4). A step's connection is opened before its check, so that one that is opened later is refused by its
 // check. It returns how many there were.
 func (c *Conn) KillSteps(ctx context.Context, check Check) (int, error) {
-	now, err := c.sessions(ctx)
+	n, err := c.kill(ctx, check, func(s session) bool { return s.user == c.user && s.id != c.id })
 	if err != nil {
-		return 0, err
+		return n, fmt.Errorf("kill step connections of %s: %w", c.server.Addr, errors.Join(ErrUnproven, err))
 	}
-	list := ids(now, func(s session) bool { return s.user == c.user && s.id != c.id })
-	if err := c.kill(ctx, check, list); err != nil {
-		return 0, fmt.Errorf("kill step connections of %s: %w", c.server.Addr, errors.Join(ErrUnproven, err))
-	}
-	return len(list), nil
+	return n, nil
 }
