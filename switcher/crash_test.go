@@ -67,9 +67,9 @@ func (w *world) sound(undone bool) {
 }
 
 // The outcome of each transaction of a switch is unknown in turn: it took effect and its answer was lost; it never did; or it arrives
-// late, before or after the next term began. The controller raises its term, reads, and goes on: never two switches, never a lost one.
+// late, before or after the next term began; or, at last, it is known not to have been sent. The controller raises its term, reads, and goes on: never two switches, never a lost one.
 func TestUnknownOutcomes(t *testing.T) {
-	faults := map[string]dcs.Fault{"applied": dcs.LoseAnswer, "lost": dcs.LoseRequest, "late": dcs.Late, "later": dcs.Late}
+	faults := map[string]dcs.Fault{"applied": dcs.LoseAnswer, "lost": dcs.LoseRequest, "late": dcs.Late, "later": dcs.Late, "not sent": dcs.BeforeSend}
 	for _, undone := range []bool{false, true} {
 		most := 7
 		if undone {
@@ -109,6 +109,10 @@ func unknown(w *world, undone bool, n int, name string, fault dcs.Fault) {
 		return fault
 	})
 	w.down("a")
+	if fault == dcs.BeforeSend { // known: nothing is in flight, and nobody needs to hurry
+		w.sound(undone)
+		return
+	}
 	st := w.wait("term 2", func(st dcs.State) bool { return st.Term.Value.N == 2 })
 	if took := time.Since(*at.Load()); took > profile.LockPulse {
 		w.t.Errorf("term raised %s after the outcome was unknown, want at once", took)

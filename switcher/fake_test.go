@@ -261,11 +261,18 @@ func (w *world) execute(store *dcs.Store, st dcs.State, done map[string]bool) {
 				answer.Entries = append(answer.Entries, e)
 			}
 			cmps := []dcs.Cmp{{Key: w.keys.Term(), Mod: st.Term.Mod}}
-			time.AfterFunc(w.took, func() {
-				_, _ = store.Do(w.ctx, "answer", cmps, dcs.Doc(w.keys.Switch(id, "answer/"+string(node)), answer))
-			})
+			w.write(w.took, store, cmps, dcs.Doc(w.keys.Switch(id, "answer/"+string(node)), answer))
 		}
 	}
+}
+
+// write writes an answer after a while, and again until etcd takes or refuses it.
+func (w *world) write(after time.Duration, store *dcs.Store, cmps []dcs.Cmp, op dcs.Op) {
+	time.AfterFunc(after, func() {
+		if _, err := store.Do(w.ctx, "answer", cmps, op); errors.Is(err, dcs.ErrUnavailable) && w.ctx.Err() == nil {
+			w.write(50*time.Millisecond, store, cmps, op)
+		}
+	})
 }
 
 func (w *world) outcome(req plan.Request, s plan.StepName) error {

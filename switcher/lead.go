@@ -33,10 +33,10 @@ type tenure struct {
 	published  time.Time
 	decision   policy.Decision
 	advice     *Advice
-	replied    string            // id of the command answered last
 	side       *run              // a rejoin or repair under way beside the watch
 	preempted  []*run            // mendings whose end is not written yet
 	sidePause  map[string]*pause // of failed side plans, by kind and site
+	strays     bool              // steps of a mending that was given up may still be in flight
 }
 
 // pause grows with each failure of the same thing.
@@ -320,6 +320,9 @@ func deposed(err error) error {
 	return err
 }
 
+// offerEvery is how long a node that was handed the lock and left it lying is not offered it again: each try costs an L without a controller.
+const offerEvery = time.Minute
+
 // handOver gives the lock to a node that comes before this one in the order of preference and is there.
 func (t *tenure) handOver(ctx context.Context, now time.Time) error {
 	if now.Sub(t.lockedAt) < 4*t.Profile.LockPulse || t.side != nil {
@@ -329,7 +332,7 @@ func (t *tenure) handOver(ctx context.Context, now time.Time) error {
 	mine := rank(t.Cluster, active, t.Node)
 	best := slices.IndexFunc(t.Cluster.Nodes, func(n cluster.Node) bool {
 		r := t.state.Reports[n.Name]
-		return rank(t.Cluster, active, n.Name) < mine && r.Value.Blind == "" && now.Sub(r.Received) < t.fresh()
+		return rank(t.Cluster, active, n.Name) < mine && r.Value.Blind == "" && now.Sub(r.Received) < t.fresh() && now.Sub(t.offered[n.Name]) > offerEvery
 	})
 	if best < 0 {
 		return nil
@@ -338,6 +341,7 @@ func (t *tenure) handOver(ctx context.Context, now time.Time) error {
 	if _, err := t.do(ctx, "hand the lock over", nil, dcs.Doc(t.Keys.Beat(), cluster.Beat{Node: t.Node, Next: next})); err != nil {
 		return deposed(err)
 	}
+	t.offered[next] = now
 	t.Log.Info("lock handed over", slog.String("node", string(next)), slog.Int64("term", t.term.Value.N))
 	return errHandedOver
 }

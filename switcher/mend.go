@@ -38,8 +38,11 @@ func (t *tenure) mend(ctx context.Context, f policy.Facts, now time.Time) error 
 	t.Log.Info("mending begins", slog.String("switch", p.ID), slog.String("kind", string(p.Kind)), slog.String("site", string(ill.site)), slog.String("reason", ill.why))
 	r := newRun(t, p, nil)
 	r.fenceMod = t.assignment.Mod
+	if err := r.start(ctx, plan.Next(p, nil, t.term.Value.N)); err != nil {
+		return deposed(err) // begun anew at the next step: nothing was written, the id is free
+	}
 	t.side = r
-	return deposed(r.start(ctx, plan.Next(p, nil, t.term.Value.N)))
+	return nil
 }
 
 type ailment struct {
@@ -81,20 +84,20 @@ func (t *tenure) advance(ctx context.Context, now time.Time) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	t.side = nil
-	failed := false
-	for _, e := range entries {
-		failed = failed || e.Phase == plan.Failed
+	if _, err := r.record(ctx, "journal", nil, entries, t.armed(r)...); err != nil {
+		return deposed(err)
 	}
+	t.side = nil
+	if t.state.Switches[r.p.ID].Answers[r.node].Value.Request != r.request.ID {
+		t.strays = true
+	}
+	failed := failures(entries, entries[0].Step) > 0
 	key := string(r.p.Kind) + string(r.p.To)
 	if t.sidePause[key] == nil || !failed {
 		t.sidePause[key] = &pause{}
 	}
 	if failed {
 		t.sidePause[key].failed(now)
-	}
-	if _, err := r.record(ctx, "journal", nil, entries, t.armed(r)...); err != nil {
-		return deposed(err)
 	}
 	t.ready = Readiness{} // what was seen before the mending decides nothing
 	return deposed(r.end(ctx, plan.Next(r.p, r.log, t.term.Value.N)))
@@ -130,16 +133,20 @@ func (t *tenure) drop(by plan.Plan) {
 		return
 	}
 	r := t.side
-	t.side = nil
+	t.side, t.strays = nil, true
 	r.log = append(r.log, r.entry(r.request.Steps[0], plan.Failed, time.Time{}, nil, errors.New("preempted by switch "+by.ID)))
 	t.preempted = append(t.preempted, r)
 }
 
-// abandon ends the mending of a predecessor: it is begun anew when it is still needed.
+// abandon ends the mending of a predecessor: it is begun anew when it is still needed. One whose answer is journaled only lacks its end.
 func (t *tenure) abandon(d dcs.SwitchDocs) {
 	r := newRun(t, d.Plan.Value, &d)
+	t.preempted = append(t.preempted, r)
+	if plan.Next(r.p, r.log, t.term.Value.N).Do == plan.End {
+		return
+	}
+	t.strays = true
 	for _, s := range r.p.Table() {
 		r.log = append(r.log, r.entry(s.Name, plan.Failed, time.Time{}, nil, errors.New("its controller has changed")))
 	}
-	t.preempted = append(t.preempted, r)
 }

@@ -236,7 +236,7 @@ func (r *run) start(ctx context.Context, m plan.Move) error {
 // ask makes the request of a batch: the node that runs it, and the entries that say so.
 func (r *run) ask(batch []plan.StepName) ([]plan.Entry, dcs.Op) {
 	r.requests++
-	older := r.requests > 1 || len(r.log) > 0 && r.log[0].Term != r.term.Value.N
+	older := r.strays || r.requests > 1 || len(r.log) > 0 && r.log[0].Term != r.term.Value.N
 	r.node = r.executor(batch[0])
 	r.request = plan.Request{
 		ID: fmt.Sprintf("%s/%d/%d", r.p.ID, r.term.Value.N, r.requests), Switch: r.p.ID, Kind: r.p.Kind, Term: r.term.Value.N,

@@ -64,11 +64,14 @@ type Switcher struct {
 	beatAt   time.Time // when it was seen to change, by the monotonic clock
 	lastTry  time.Time
 	lockedAt time.Time
-	loose    bool // a transaction of ours has an unknown outcome: the term is raised at once, which kills it (PROTOCOL 1)
+	offered  map[cluster.NodeName]time.Time // when the lock was handed to that node last
+	loose    bool                           // a transaction of ours has an unknown outcome: the term is raised at once, which kills it (PROTOCOL 1)
 }
 
 // New returns a switcher. Nothing is touched before Run.
-func New(c Config) *Switcher { return &Switcher{Config: c, states: make(chan dcs.State, 1)} }
+func New(c Config) *Switcher {
+	return &Switcher{Config: c, states: make(chan dcs.State, 1), offered: map[cluster.NodeName]time.Time{}}
+}
 
 // Observe hands the newest state over; it never blocks, and an unread older one is dropped.
 func (s *Switcher) Observe(st dcs.State) {
