@@ -1,0 +1,184 @@
+package switcher
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/baton-ha/baton/internal/dcs"
+	"github.com/baton-ha/baton/switcher/plan"
+)
+
+// past puts ended switches into the history.
+func (w *world) past(from, to int) {
+	var ops []dcs.Op
+	for n := from; n <= to; n++ {
+		id := fmt.Sprintf("s%d", n)
+		s := plan.Summary{Plan: plan.Plan{ID: id, Kind: plan.Switchover, From: "a", To: "b"}, Outcome: plan.Completed}
+		ops = append(ops, dcs.Doc(w.keys.Switch(id, "summary"), s))
+	}
+	w.do(ops...)
+}
+
+func TestHistoryKeepsTheLastTwoHundred(t *testing.T) {
+	for name, tc := range map[string]struct{ from, to int }{"full": {1, 200}, "more than full": {1, 205}, "gaps": {90, 300}} {
+		t.Run(name, func(t *testing.T) {
+			within(t, func(w *world) {
+				w.serving()
+				w.past(tc.from, tc.to)
+				w.lead("witness")
+				for n := 1; n <= 2; n++ {
+					id := fmt.Sprintf("s%d", tc.to+n)
+					r := w.reply(w.command(plan.Command{Do: "release"}))
+					if n == 2 {
+						r = w.reply(w.command(plan.Command{To: "a"}))
+					}
+					if r.Switch != id {
+						t.Fatalf("switch is %s, want %s: %+v", r.Switch, id, r)
+					}
+					w.ended(id)
+				}
+				all := Summaries(w.state().Switches)
+				if len(all) != kept {
+					t.Errorf("history keeps %d", len(all))
+				}
+				for i, s := range all {
+					if want := fmt.Sprintf("s%d", tc.to+2-kept+1+i); s.ID != want {
+						t.Fatalf("entry %d is %s, want %s: the oldest go, the order stays", i, s.ID, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// An id is never used again, also not after an undo, and not by the next term.
+func TestIDsAreNeverReused(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		c := w.lead("witness")
+		w.start("mc-b")
+		w.set(func() {
+			w.fail = func(_ plan.Request, s plan.StepName) error {
+				if s == plan.Promote {
+					return errors.New("disk is full")
+				}
+				return nil
+			}
+		})
+		used := map[string]bool{}
+		for n := range 4 {
+			r := w.reply(w.command(plan.Command{To: "b"}))
+			if r.Refused != "" || used[r.Switch] {
+				t.Fatalf("reply %+v after %v", r, used)
+			}
+			used[r.Switch] = true
+			if s := w.ended(r.Switch); s.Outcome != plan.UndoneAll {
+				t.Fatalf("%s: %s", s.Outcome, s.Why)
+			}
+			if n == 1 {
+				c.kill()
+			}
+			w.pass(time.Second) // votes on the new epoch
+		}
+	})
+}
+
+func TestSummariesOrder(t *testing.T) {
+	docs := map[string]dcs.SwitchDocs{}
+	for _, id := range []string{"s10", "s9", "s100", "s1"} {
+		var d dcs.SwitchDocs
+		d.Summary.Mod, d.Summary.Value.ID, d.Summary.Value.Outcome = 1, id, plan.Completed
+		docs[id] = d
+	}
+	var running, orphan dcs.SwitchDocs
+	running.Plan.Mod, running.Plan.Value.ID = 1, "s101"
+	running.Journal.Value = []plan.Entry{{Step: plan.Recheck, Phase: plan.Started}, {Step: plan.Recheck, Phase: plan.Done, Took: time.Second}}
+	docs["s101"], docs["s5"] = running, orphan
+	got := Summaries(docs)
+	for i, want := range []string{"s1", "s9", "s10", "s100", "s101"} {
+		if len(got) != 5 || got[i].ID != want {
+			t.Fatalf("summaries are %v", got)
+		}
+	}
+	if last := got[4]; last.Outcome != plan.Running || last.Steps[plan.Recheck] != time.Second {
+		t.Errorf("the running one is told as %+v", last)
+	}
+}
+
+// An undo that fails for minutes is tried again and again, at a bearable pace; its journal stays short, and what plan.Next needs stays in it.
+func TestUndoThatFailsForMinutes(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		w.lead("witness")
+		bad := true
+		w.set(func() {
+			w.fail = func(r plan.Request, s plan.StepName) error {
+				if r.Switch == "s1" && (s == plan.Promote || bad && s == plan.UndoSource) {
+					return errors.New("read-only file system")
+				}
+				return nil
+			}
+		})
+		w.command(plan.Command{To: "b"})
+		w.pass(3 * time.Minute)
+		st := w.state()
+		if n := len(st.Switches["s1"].Journal.Value); n > 3*mostTries {
+			t.Errorf("the journal has %d entries", n)
+		}
+		tries := len(w.requests())
+		if tries < 100 || tries > 1000 {
+			t.Errorf("%d requests in three minutes", tries)
+		}
+		w.set(func() { bad = false })
+		s := w.ended("s1")
+		if got := w.phases(); got != "serving(a) switching(a) undoing(a) serving(a)" || s.Outcome != plan.UndoneAll {
+			t.Errorf("%s: assignment went %s", s.Outcome, got)
+		}
+		if e := entry(s.Journal, plan.Fence); e.Phase != plan.Done {
+			t.Error("the journal has lost its fence")
+		}
+		w.wait("a quiet end", func(st dcs.State) bool {
+			return len(of(st, plan.Rejoin)) > 0 && of(st, plan.Rejoin)[0].Outcome == plan.Completed
+		})
+		w.one("a")
+	})
+}
+
+// An undone failover of a site that stays dead does not leave the key degraded, or nobody would fail over any more under rpo: zero; an undo
+// that relaxed the old source does.
+func TestUndoGivesTheArmedStateBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		facts map[string]string
+		want  string
+	}{
+		"nothing was relaxed": {nil, "armed"},
+		"s1 was relaxed":      {map[string]string{"s1.semi_sync": "off"}, "degraded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			within(t, func(w *world) {
+				w.serving()
+				w.lead("witness")
+				w.set(func() {
+					w.fail, w.took = failPromote, 100*time.Millisecond
+					w.facts = func(_ plan.Request, s plan.StepName) map[string]string {
+						if s == plan.UndoSource {
+							return tc.facts
+						}
+						return nil
+					}
+				})
+				w.down("a")
+				w.wait("undoing", func(st dcs.State) bool { return st.Assignment.Value.Phase == "undoing" })
+				if s := w.state().Sync["s1"].Value; s.State != "degraded" || s.Switch != "s1" {
+					t.Errorf("before the undo sync is %+v", s)
+				}
+				w.ended("s1")
+				if got := w.state().Sync; got["s1"].Value.State != tc.want || got["s2"].Value.State != "armed" {
+					t.Errorf("sync after the undo is %+v", got)
+				}
+			})
+		})
+	}
+}
