@@ -42,16 +42,15 @@ func (c *Conn) FenceWrites(ctx context.Context, check Check) (Fenced, error) {
 }
 
 func (c *Conn) fence(ctx context.Context, check Check, f *Fenced) error {
-	waiting, err := c.tryReadOnly(ctx, check)
+	p, list, waiting, err := c.tryReadOnly(ctx, check)
 	if errors.Is(err, errBlocked) {
-		err = c.clear(ctx, check, waiting, f)
+		if err := c.clear(ctx, check, waiting, f); err != nil {
+			return err
+		}
+		p, list, err = c.look(ctx)
 	}
 	if err != nil {
 		return err
-	}
-	p, list, err := c.look(ctx)
-	if err != nil {
-		return seen(ErrNotStable, "it is read-only; %w", err)
 	}
 	clients := slices.DeleteFunc(list, func(s session) bool { return !c.isClient(s) })
 	f.Killed += len(clients)
@@ -64,18 +63,18 @@ var errBlocked = errors.New("read-only waits behind running commits or statement
 // tryBound is how long the first try may hold new writes up: longer than a commit takes, a fraction of the step's budget.
 const tryBound = 200 * time.Millisecond
 
-// tryReadOnly sends the statement once, with a third of the remaining time at most. Nothing of it is left when it returns errBlocked, with
-// the sessions that waited for an acknowledgement before it.
-func (c *Conn) tryReadOnly(ctx context.Context, check Check) (waits, error) {
+// tryReadOnly sends the statement once, with a third of the remaining time at most, and looks. Nothing of it is left when it returns
+// errBlocked, with the sessions that waited for an acknowledgement before it.
+func (c *Conn) tryReadOnly(ctx context.Context, check Check) (p progress, list []session, waiting waits, err error) {
 	limit := tryBound
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)/3)
 	}
 	if limit <= 0 {
-		return nil, seen(ErrStillWritable, "no time left: %w", context.Cause(ctx))
+		return p, nil, nil, seen(ErrStillWritable, "no time left: %w", context.Cause(ctx))
 	}
 	if err := check(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrStaleStep, err)
+		return p, nil, nil, fmt.Errorf("%w: %w", ErrStaleStep, err)
 	}
 	sql, bounded := c.dialect.readOnlySQL(limit)
 	patience := limit
@@ -85,23 +84,24 @@ func (c *Conn) tryReadOnly(ctx context.Context, check Check) (waits, error) {
 	inner, cancel := context.WithTimeoutCause(ctx, patience, errBlocked)
 	defer cancel()
 	sent := time.Now()
-	sets, err := c.query(inner, listSQL+"; "+sql)
+	sets, err := c.query(inner, listSQL+"; "+sql+"; "+listSQL+"; "+c.dialect.progressSQL())
 	if err == nil {
-		return nil, nil
+		p, list, err = c.readLook(sets[1:])
+		return p, list, nil, err
 	}
+	waiting = waits{}
 	if err = blocked(inner, err); errors.Is(err, errSilent) {
 		if rerr := c.replace(ctx, check); rerr != nil {
-			return nil, seen(ErrStillWritable, "%w, and then: %w", err, rerr)
+			return p, nil, nil, seen(ErrStillWritable, "%w, and then: %w", err, rerr)
 		}
-		return nil, fmt.Errorf("%w; %w", errBlocked, err)
+		return p, nil, waiting, fmt.Errorf("%w; %w", errBlocked, err)
 	}
-	waiting := waits{}
 	if len(sets) > 0 {
-		list, lerr := readSessions(sets[0])
-		waiting.note(list, sent)
+		before, lerr := readSessions(sets[0])
+		waiting.note(before, sent)
 		err = errors.Join(err, lerr)
 	}
-	return waiting, err
+	return p, nil, waiting, err
 }
 
 // errSilent: the read-only statement got no answer; it may still wait in the server.
@@ -251,7 +251,7 @@ func (c *Conn) passing(ctx context.Context) ([]string, error) {
 	if sql == "" {
 		return nil, nil
 	}
-	sets, err := c.exchange(ctx, "SELECT 1 FROM mysql.user LIMIT 1; "+sql)
+	sets, err := c.exchange(ctx, sql)
 	switch serverNumber(err) {
 	case errTableDenied, errSchemaDenied:
 		return []string{"unknown: no SELECT on mysql.*"}, nil

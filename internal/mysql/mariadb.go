@@ -137,13 +137,14 @@ func (mariadb) semiSyncReplicaOnSQL() string {
 	return "SET GLOBAL rpl_semi_sync_slave_enabled=1, GLOBAL rpl_semi_sync_slave_kill_conn_timeout=1"
 }
 
-// passingSQL lists who passes read_only: since 10.11 SUPER no longer does (measured, 10.11.19).
+// passingSQL lists who passes read_only: since 10.11 SUPER no longer does (measured, 10.11.19). Without SELECT on mysql.* the view shows the
+// asking account alone and no error, hence the look at the table first.
 func (m mariadb) passingSQL() string {
 	privileges := "'READ_ONLY ADMIN', 'SUPER'"
 	if m.v.atLeast(10, 11, 0) {
 		privileges = "'READ_ONLY ADMIN'"
 	}
-	return "SELECT DISTINCT GRANTEE AS grantee FROM information_schema.user_privileges WHERE PRIVILEGE_TYPE IN (" + privileges + ")"
+	return "SELECT 1 FROM mysql.global_priv LIMIT 1; SELECT DISTINCT GRANTEE AS grantee FROM information_schema.user_privileges WHERE PRIVILEGE_TYPE IN (" + privileges + ")"
 }
 
 // wholeSeconds rounds up, for variables that have no fractions.
