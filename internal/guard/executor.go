@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ha/baton/switcher/plan"
 )
 
-// ErrOlderTerm: the request is of a term that has been succeeded. The first refusal ends the whole procedure of the one refused.
+// ErrOlderTerm means: the request is of a term that has been succeeded. The first refusal ends the whole procedure of the one refused.
 var ErrOlderTerm = errors.New("guard: request of an older term")
 
 // Check is asked right before every statement that changes anything: term, switch and fence are still current (PROTOCOL 4).
@@ -178,6 +178,9 @@ func (e *Executor) checker(req plan.Request) Check {
 	}
 }
 
+// answerAgain is the pause before an answer that etcd refused is written again: a full database refuses at once.
+const answerAgain = 50 * time.Millisecond
+
 // answer writes what was done, if the term is still the request's; a newer controller reads for himself.
 func (e *Executor) answer(ctx context.Context, req plan.Request, a plan.Answer) {
 	ctx, cancel := context.WithTimeoutCause(ctx, e.Fresh+2*time.Second, errors.New("answering took too long"))
@@ -193,5 +196,11 @@ func (e *Executor) answer(ctx context.Context, req plan.Request, a plan.Answer) 
 			return
 		}
 		e.Log.Warn("answer request", slog.Any("err", err), slog.String("switch", req.Switch)) // idempotent: written again until ctx ends
+		timer := time.NewTimer(answerAgain)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
 	}
 }

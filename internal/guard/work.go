@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/baton-ha/baton/internal/cluster"
+	"github.com/baton-ha/baton/internal/dcs"
 	"github.com/baton-ha/baton/switcher/plan"
 )
 
@@ -77,32 +78,46 @@ func (w *work) sides() (from, to bool) {
 	return w.req.From != "", true
 }
 
-// open connects to every instance before the first check, all side by side, the old ones within their budget.
+// open connects to every instance, all side by side, the old ones within their budget; only then it asks whether the request still
+// stands, and only then it ends what others left there. The order is what makes this safe: whoever came later kills the connections
+// that were opened before his question, and those that are opened after it are refused by theirs (PROTOCOL 4).
 func (w *work) open(ctx context.Context) error {
 	n := len(w.req.Shards)
 	w.from, w.to = make([]Database, n), make([]Database, n)
+	if err := w.sites(ctx, w.connect); err != nil {
+		return err
+	}
+	if err := w.confirm(ctx); err != nil {
+		return err
+	}
+	if !w.req.KillOlder {
+		return nil
+	}
+	return w.sites(ctx, w.killOlder)
+}
+
+// sites does the same at every instance of the request. One that may be silent is noted and done without.
+func (w *work) sites(ctx context.Context, do func(context.Context, *Database, cluster.SiteName, cluster.ShardName) error) error {
 	from, to := w.sides()
 	g, ctx := errgroup.WithContext(ctx)
+	at := func(db *Database, site cluster.SiteName, shard cluster.ShardName, patience time.Duration, spare bool, what string) {
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s/%s did not let us in within %s", site, shard, patience))
+			defer cancel()
+			err := do(ctx, db, site, shard)
+			if err != nil && spare {
+				w.note(shard, what, err.Error())
+				return nil
+			}
+			return err
+		})
+	}
 	for i, shard := range w.req.Shards {
 		if to {
-			g.Go(func() (err error) {
-				w.to[i], err = w.connect(ctx, w.req.To, shard, w.patience())
-				if err != nil && w.undoing() {
-					w.note(shard, "unknown", err.Error())
-					return nil
-				}
-				return err
-			})
+			at(&w.to[i], w.req.To, shard, w.patience(), w.undoing() || w.single(), "unknown")
 		}
 		if from {
-			g.Go(func() (err error) {
-				w.from[i], err = w.connect(ctx, w.req.From, shard, w.budget(shard))
-				if err != nil && w.optional() {
-					w.note(shard, "unreachable", err.Error())
-					return nil
-				}
-				return err
-			})
+			at(&w.from[i], w.req.From, shard, w.budget(shard), w.optional(), "unreachable")
 		}
 	}
 	return g.Wait()
@@ -112,26 +127,56 @@ func (w *work) open(ctx context.Context) error {
 func (w *work) optional() bool { return w.req.Kind == plan.Failover || w.undoing() }
 
 // undoing says whether the request takes back: then a target that does not answer is no obstacle either, for it has no lease.
-func (w *work) undoing() bool { return w.req.Steps[0] == plan.UndoTarget }
+func (w *work) undoing() bool {
+	return w.req.Steps[0] == plan.UndoTarget || w.req.Steps[0] == plan.UndoSource
+}
 
-func (w *work) connect(ctx context.Context, site cluster.SiteName, shard cluster.ShardName, patience time.Duration) (Database, error) {
+// single says whether each shard is mended by itself: one whose instance is dead must not keep the others waiting.
+func (w *work) single() bool { return w.req.Kind == plan.Repair || w.req.Kind == plan.Degrade }
+
+func (w *work) connect(ctx context.Context, db *Database, site cluster.SiteName, shard cluster.ShardName) error {
 	s, _ := w.Cluster.Site(site)
 	in, ok := s.Instance(shard)
 	if !ok {
-		return nil, fmt.Errorf("site %s has no instance of shard %s", site, shard)
+		return fmt.Errorf("site %s has no instance of shard %s", site, shard)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s did not let us in within %s", in.Addr, patience))
-	defer cancel()
-	db, err := w.Databases.Open(ctx, in)
+	c, err := w.Databases.Open(ctx, in)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s/%s: %w", site, shard, err)
+		return fmt.Errorf("connect to %s/%s: %w", site, shard, err)
 	}
-	if w.req.KillOlder {
-		if err := db.KillOlder(ctx, w.check); err != nil {
-			return nil, errors.Join(fmt.Errorf("kill older steps at %s/%s: %w", site, shard, err), db.Close())
-		}
+	*db = c
+	return nil
+}
+
+// killOlder gives up an instance where what is older cannot be killed: it may still be changed by somebody else.
+func (w *work) killOlder(ctx context.Context, db *Database, site cluster.SiteName, shard cluster.ShardName) error {
+	if *db == nil {
+		return nil
 	}
-	return db, nil
+	if err := (*db).KillOlder(ctx, w.check); err != nil {
+		err = errors.Join(fmt.Errorf("kill older steps at %s/%s: %w", site, shard, err), (*db).Close())
+		*db = nil
+		return err
+	}
+	return nil
+}
+
+// confirm asks etcd itself, once, with every connection open. A view may lag behind by as much as it may be old, and then a repair of
+// yesterday makes a site writable that has just been fenced. The read makes the question linearizable: a transaction of compares alone
+// is answered by any member from what it happens to know.
+func (w *work) confirm(ctx context.Context) error {
+	if err := w.check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, w.Fresh, fmt.Errorf("etcd did not confirm the request within %s", w.Fresh))
+	defer cancel()
+	term := w.latest.Load().Term
+	if term.Value.N != w.req.Term {
+		return ErrOlderTerm
+	}
+	_, err := w.Store.Do(ctx, "confirm request", []dcs.Cmp{{Key: w.Keys.Term(), Mod: term.Mod}, {Key: w.Keys.Assignment(), Mod: w.req.Fence}},
+		dcs.Op{Kind: dcs.Get, Key: w.Keys.Term()})
+	return err
 }
 
 func (w *work) close() {
@@ -289,7 +334,9 @@ func (w *work) undoSource(ctx context.Context) (plan.Phase, error) {
 	return outcome(err)
 }
 
-// rejoin makes the site a replica again, and semi-sync lossless again at the source.
+// rejoin makes the site a replica again, and semi-sync lossless again at the source. The replica has all that the source has before it is
+// armed, or every writer would wait for a replica that is hours behind; and once more after it, or what was committed in between and is
+// not here yet would be lost with its source although sync/ says armed (PROTOCOL 5).
 func (w *work) rejoin(ctx context.Context) (plan.Phase, error) {
 	source, _ := w.Cluster.Site(w.req.From)
 	return outcome(w.each(ctx, func(cluster.ShardName) time.Duration { return 20 * time.Second }, func(ctx context.Context, i int, shard cluster.ShardName) error {
@@ -301,7 +348,13 @@ func (w *work) rejoin(ctx context.Context) (plan.Phase, error) {
 		if err != nil {
 			return err
 		}
+		if err := w.level(ctx, i); err != nil {
+			return err
+		}
 		if err := w.from[i].Arm(ctx, w.check); err != nil {
+			return err
+		}
+		if err := w.level(ctx, i); err != nil {
 			return err
 		}
 		w.note(shard, "semi_sync", "on")
@@ -309,10 +362,23 @@ func (w *work) rejoin(ctx context.Context) (plan.Phase, error) {
 	}))
 }
 
+// level waits until the replica has executed all that its source has by now.
+func (w *work) level(ctx context.Context, i int) error {
+	has, err := w.from[i].CatchUp(ctx, w.check, "")
+	if err != nil {
+		return err
+	}
+	_, err = w.to[i].CatchUp(ctx, w.check, has)
+	return err
+}
+
 // repair makes an instance of the active site writable again that came back read-only.
 func (w *work) repair(ctx context.Context) (plan.Phase, error) {
 	e := Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.To}
 	return outcome(w.each(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error {
+		if w.to[i] == nil {
+			return errSilent
+		}
 		return w.to[i].Restore(ctx, w.check, e)
 	}))
 }
@@ -320,6 +386,11 @@ func (w *work) repair(ctx context.Context) (plan.Phase, error) {
 // degrade lets a serving source go on without a replica; the controller has written it down before.
 func (w *work) degrade(ctx context.Context) (plan.Phase, error) {
 	return outcome(w.each(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error {
+		if w.to[i] == nil {
+			return errSilent
+		}
 		return w.to[i].Relax(ctx, w.check)
 	}))
 }
+
+var errSilent = errors.New("the instance does not answer")
