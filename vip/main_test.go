@@ -22,10 +22,10 @@ var testVIP = netip.MustParseAddr("10.77.0.100")
 
 // lab is the usual network: two hosts that may hold the VIP and a client.
 type lab struct {
-	lan             *nettest.Lan
-	a, b, client    *nettest.Host
-	addrA, addrB    *Address
-	owned, disowned func() error
+	lan          *nettest.Lan
+	a, b, client *nettest.Host
+	addrA, addrB *Address
+	owned        func() error
 }
 
 func newLab(t *testing.T) *lab {

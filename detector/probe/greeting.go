@@ -15,7 +15,7 @@ import (
 	"github.com/baton-ha/baton/internal/mysql"
 )
 
-// ErrGreeting: what came after the connect is not the greeting of a MySQL server.
+// ErrGreeting means: what came after the connect is not the greeting of a MySQL server.
 var ErrGreeting = errors.New("probe: not a MySQL greeting")
 
 // maxGreeting bounds what is read before the login. A greeting has about 100 bytes, an error before it (1040, 1129, 1135) at most 512

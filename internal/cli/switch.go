@@ -343,8 +343,16 @@ func renderTimes(s *session, t plan.Times) {
 		name string
 		at   time.Time
 	}{
-		{"last good sample", t.LastGood}, {"first bad sample", t.FirstBad}, {"verdict", t.Verdict}, {"lock", t.Lock}, {"fenced", t.Fenced},
-		{"released", t.Released}, {"promoted", t.Promoted}, {"committed", t.Committed}, {"bound", t.Bound}, {"verified", t.Verified},
+		{"last good sample", t.LastGood},
+		{"first bad sample", t.FirstBad},
+		{"verdict", t.Verdict},
+		{"lock", t.Lock},
+		{"fenced", t.Fenced},
+		{"released", t.Released},
+		{"promoted", t.Promoted},
+		{"committed", t.Committed},
+		{"bound", t.Bound},
+		{"verified", t.Verified},
 		{"works through the VIP since", t.WorksSince},
 	} {
 		if !m.at.IsZero() {

@@ -9,12 +9,14 @@ import (
 	"time"
 )
 
-// SiteName names a site ("a"). NodeName names a daemon's host ("mc-a", "witness"). ShardName names a shard ("s1").
-type (
-	SiteName  string
-	NodeName  string
-	ShardName string
-)
+// SiteName names a site ("a").
+type SiteName string
+
+// NodeName names a daemon's host ("mc-a", "witness").
+type NodeName string
+
+// ShardName names a shard ("s1").
+type ShardName string
 
 // Cluster is one service: one VIP, two or more sites in the order of takeover, one or more shards in the order of promotion.
 type Cluster struct {

@@ -93,7 +93,7 @@ func TestValidate(t *testing.T) {
 				}
 				return
 			}
-			if len(problems) != 1 || problems[0].Path != tc.path || problems[0].Err != tc.err {
+			if len(problems) != 1 || problems[0].Path != tc.path || !errors.Is(problems[0].Err, tc.err) {
 				t.Fatalf("got %v, want one mistake at %s", c.Validate(), tc.path)
 			}
 			if !errors.Is(c.Validate(), tc.err) {

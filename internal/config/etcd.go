@@ -112,5 +112,5 @@ func (r *read) finishEtcd() {
 			others = append(others, u)
 		}
 	}
-	r.c.Etcd.Endpoints = append(own, others...)
+	r.c.Etcd.Endpoints = slices.Concat(own, others)
 }

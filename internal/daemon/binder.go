@@ -2,15 +2,14 @@ package daemon
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
-
-	"crypto/tls"
-	"crypto/x509"
 
 	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/internal/config"

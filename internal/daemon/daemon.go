@@ -96,10 +96,7 @@ func silence(p cluster.Profile) time.Duration { return max(p.Lease/10*2, p.LockP
 // assemble prepares every part of this node and starts it: in g what ends at once, in late what the lease needs.
 func (n *node) assemble(ctx context.Context, g *errgroup.Group, last context.Context, late *errgroup.Group) error {
 	if n.cfg.IsMember() {
-		var err error
-		if n.member, err = startMember(n.cfg, n.log); err != nil {
-			return err
-		}
+		n.member = newMember(n.cfg, n.log)
 		g.Go(func() error { return n.member.Run(ctx, func() { n.log.Info("etcd member ready") }) })
 	}
 	exec := guard.NewExecutor(guard.ExecutorConfig{
@@ -179,7 +176,7 @@ func Connect(cfg config.Config, log *slog.Logger) (*dcs.Etcd, error) {
 	return dcs.NewEtcd(dcs.Config{Endpoints: cfg.Etcd.Endpoints, TLS: tls, AttemptTimeout: cfg.Profile.Lease / 8, Log: log})
 }
 
-func startMember(cfg config.Config, log *slog.Logger) (*member.Member, error) {
+func newMember(cfg config.Config, log *slog.Logger) *member.Member {
 	e := cfg.Etcd.Embedded
 	peers := map[string]string{}
 	for _, name := range e.Members {
@@ -195,7 +192,7 @@ func startMember(cfg config.Config, log *slog.Logger) (*member.Member, error) {
 		Name: string(cfg.Node), Dir: filepath.Clean(e.Dir), ClientAddr: net.JoinHostPort(self, strconv.Itoa(int(e.ClientPort))),
 		PeerAddr: net.JoinHostPort(self, strconv.Itoa(int(e.PeerPort))), Cluster: peers, Token: cfg.Cluster.Name,
 		TickMS: uint(cfg.Etcd.Heartbeat.Milliseconds()), ElectionMS: uint(cfg.Etcd.Election.Milliseconds()), ClientTLS: tls, PeerTLS: tls, Log: log,
-	}), nil
+	})
 }
 
 // leader keeps etcd's leader off the active Mycat host where it can: a host that vanishes then takes the VIP along, and not the

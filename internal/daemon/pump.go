@@ -42,7 +42,7 @@ func (p *pump) Run(ctx context.Context) error {
 		}
 		items := make([]dcs.Source, 0, v.Len())
 		for e := range v.Prefix(p.keys.Prefix()) {
-			items = append(items, dcs.Source{Item: e.Item, Received: e.Received})
+			items = append(items, dcs.Source(e))
 		}
 		s := p.dec.Decode(v.Revision, v.FreshAt, items)
 		p.latest.Store(&s)

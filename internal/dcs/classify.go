@@ -11,13 +11,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ErrNoQuorum: etcd answers, but has no leader. It always comes together with ErrUnavailable.
+// ErrNoQuorum means: etcd answers, but has no leader. It always comes together with ErrUnavailable.
 var ErrNoQuorum = errors.New("dcs: etcd has no leader: most of its members are down or cut off, or an election is running")
 
-// ErrDenied: etcd, or TLS on the way to it, refuses this client.
+// ErrDenied means: etcd, or TLS on the way to it, refuses this client.
 var ErrDenied = errors.New("dcs: etcd denies access: see user, password, certificates and their dates")
 
-// ErrRefused: etcd answered that it will not run this transaction: its database is full, or the request is malformed.
+// ErrRefused means: etcd answered that it will not run this transaction: its database is full, or the request is malformed.
 var ErrRefused = errors.New("dcs: etcd refuses the transaction")
 
 // fate says what a failed attempt did to the store, which decides whether it may be tried again.

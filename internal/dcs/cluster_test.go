@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -142,7 +143,7 @@ func (n *node) spawn(t testing.TB, behind ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := append(behind, os.Args[0])
+	command := append(slices.Clone(behind), os.Args[0])
 	n.child = exec.Command(command[0], command[1:]...)
 	n.child.Env = append(os.Environ(), memberEnv+"="+string(spec))
 	n.child.Stderr = os.Stderr

@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// ErrUnknownOutcome: the transaction was sent and its answer did not come; it may or may not have taken effect, now or later.
+// ErrUnknownOutcome means: the transaction was sent and its answer did not come; it may or may not have taken effect, now or later.
 // Nobody may assume either: raise the term, then read (PROTOCOL 1).
 var ErrUnknownOutcome = errors.New("dcs: outcome of the transaction is unknown")
 
-// ErrUnavailable: no endpoint answered; nothing was sent, or only reads were.
+// ErrUnavailable means: no endpoint answered; nothing was sent, or only reads were.
 var ErrUnavailable = errors.New("dcs: no endpoint answers")
 
-// ErrCompacted: the watch asked for a revision that is gone; read the state again.
+// ErrCompacted means: the watch asked for a revision that is gone; read the state again.
 var ErrCompacted = errors.New("dcs: watched revision is compacted")
 
-// ErrWatchLost: the watch was cancelled, broken or silent for too long; read the state again and watch elsewhere.
+// ErrWatchLost means: the watch was cancelled, broken or silent for too long; read the state again and watch elsewhere.
 var ErrWatchLost = errors.New("dcs: watch is lost")
 
 // Cmp compares the mod revision of a key; 0 means that the key is absent.

@@ -65,7 +65,7 @@ func (m *Mem) Compact(revision int64) {
 	m.wake()
 }
 
-// SetLeader(false) takes the leader away: every transaction fails with ErrNoQuorum, and watches fall silent, until SetLeader(true).
+// SetLeader with false takes the leader away: every transaction fails with ErrNoQuorum, and watches fall silent, until SetLeader(true).
 func (m *Mem) SetLeader(present bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

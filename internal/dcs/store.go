@@ -14,7 +14,7 @@ import (
 	"github.com/baton-ha/baton/switcher/plan"
 )
 
-// ErrCompare: a compare of the transaction did not hold, so nothing was changed. Whoever gets it acts on something old and must
+// ErrCompare means: a compare of the transaction did not hold, so nothing was changed. Whoever gets it acts on something old and must
 // stop, or read again and follow (PROTOCOL 2.1, 4).
 var ErrCompare = errors.New("dcs: a compare did not hold")
 

@@ -284,7 +284,7 @@ func (w *world) start(name string) *daemon {
 			v := mirror.View()
 			var items []dcs.Source
 			for e := range v.Prefix(w.keys.Prefix()) {
-				items = append(items, dcs.Source{Item: e.Item, Received: e.Received})
+				items = append(items, dcs.Source(e))
 			}
 			d.Observe(dec.Decode(v.Revision, v.FreshAt, items))
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/baton-ha/baton/internal/lease"
 )
 
-// ErrReplaced: another incarnation of this host's daemon holds the lease. This process touches nothing any more and ends.
+// ErrReplaced means: another incarnation of this host's daemon holds the lease. This process touches nothing any more and ends.
 var ErrReplaced = errors.New("guard: a newer daemon of this host has taken the lease over")
 
 // Gate is the kernel's packet filter of the VIP: it lets traffic through until an absolute instant.
@@ -33,7 +33,7 @@ type Gate interface {
 	Verify(ctx context.Context) error
 }
 
-// ErrOvertaken: the gate's word changed between a renewal's send and its answer, so somebody shut it: stop (PROTOCOL 2.3).
+// ErrOvertaken means: the gate's word changed between a renewal's send and its answer, so somebody shut it: stop (PROTOCOL 2.3).
 var ErrOvertaken = errors.New("guard: the gate was shut while the renewal was under way")
 
 // Facts are evidence for the journal, by name.
@@ -95,5 +95,5 @@ type Memory interface {
 	Admit(epoch, revision int64) error
 }
 
-// ErrOld: etcd's state is older than what this host has seen: a restored backup or a hand edit (PROTOCOL 1).
+// ErrOld means: etcd's state is older than what this host has seen: a restored backup or a hand edit (PROTOCOL 1).
 var ErrOld = errors.New("guard: etcd holds an older state than this host has seen; nothing is served until an operator accepts it")

@@ -78,7 +78,7 @@ func inForceAfterUs(dir string) bool {
 
 func isBPFFS(dir string) bool {
 	var fs unix.Statfs_t
-	return unix.Statfs(dir, &fs) == nil && int64(fs.Type) == unix.BPF_FS_MAGIC
+	return unix.Statfs(dir, &fs) == nil && fs.Type == unix.BPF_FS_MAGIC
 }
 
 // pinDir is where the links of this VIP in this network namespace are pinned under root. The namespace's inode is part of the name

@@ -44,12 +44,12 @@ func Probe(ctx context.Context) (Method, error) {
 	if err != nil {
 		return "", fmt.Errorf("probe kernel for gate: create map: %w", refusal(err))
 	}
-	defer seen.Close()
+	defer func() { _ = seen.Close() }()
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "baton_clock", Type: ebpf.SchedCLS, License: "Dual MIT/GPL", Instructions: clockInstructions(seen.FD())})
 	if err != nil {
 		return "", fmt.Errorf("probe kernel for gate: load program: %w", refusal(err))
 	}
-	defer prog.Close()
+	defer func() { _ = prog.Close() }()
 	if err := checkClock(prog, seen); err != nil {
 		return "", fmt.Errorf("probe kernel for gate: %w", err)
 	}

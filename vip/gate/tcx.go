@@ -122,7 +122,7 @@ func detachPinned(pin string) error {
 	if err != nil {
 		return fmt.Errorf("open pin of an older gate: %w", err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	if err := l.Detach(); err != nil {
 		return fmt.Errorf("detach older gate pinned at %s: %w", pin, err)
 	}

@@ -24,10 +24,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// ErrNotRunning: the member is not started, or has stopped.
+// ErrNotRunning means: the member is not started, or has stopped.
 var ErrNotRunning = errors.New("member: embedded etcd is not running")
 
-// ErrBroken: etcd gave up, for example because its disk is full or failed. The daemon goes on with the other members.
+// ErrBroken means: etcd gave up, for example because its disk is full or failed. The daemon goes on with the other members.
 var ErrBroken = errors.New("member: embedded etcd has given up")
 
 const (

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotBoxed: the caller would have changed the machine's own namespaces.
+// ErrNotBoxed means: the caller would have changed the machine's own namespaces.
 var ErrNotBoxed = errors.New("box: not inside a box")
 
 const (

@@ -59,7 +59,7 @@ func TestDouble(t *testing.T) {
 
 // naiveDouble looks at every half millisecond and asks each pair of neighbouring answers whether their host holds then.
 func naiveDouble(answers []Answer, end int) (ms float64) {
-	for half := 0; half < 2*end; half++ {
+	for half := range 2 * end {
 		now := start.Add(time.Duration(2*half+1) * 250 * time.Microsecond)
 		holders := map[string]bool{}
 		for i, a := range answers {

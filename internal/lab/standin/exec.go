@@ -192,7 +192,7 @@ func (s *session) finish(verb string) *sqlError {
 // commit ends the transaction. A poisoned one is rolled back, and the client is told so.
 func (s *session) commit() {
 	if why := s.poisoned; why != "" {
-		s.finish("ROLLBACK")
+		_ = s.finish("ROLLBACK") // the client is told of the poisoned transaction either way
 		s.refuse(mycatError(erUnknown, "Transaction error, need to rollback. %s", why))
 		return
 	}

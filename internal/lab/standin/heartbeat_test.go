@@ -15,8 +15,10 @@ func TestBeats(t *testing.T) {
 	for _, tt := range []struct{ name, ticks, want string }{
 		{"well", "ooo", "1/0 1/0 1/0"},
 		{"refused: RS_CODE leaves 1 at the third tick, within 30 s", "rrrrr", "1/1 1/2 -1/0 -1/1 -1/2"},
-		{"frozen: RETRY at 40 s and 90 s after the first beat, -2 at 140 s", "hhhhhhhhhhhhhhh",
-			"1/0* 1/0* 1/0* 1/0* 1/1 1/1* 1/1* 1/1* 1/1* 1/2 1/2* 1/2* 1/2* 1/2* -2/0"},
+		{
+			"frozen: RETRY at 40 s and 90 s after the first beat, -2 at 140 s", "hhhhhhhhhhhhhhh",
+			"1/0* 1/0* 1/0* 1/0* 1/1 1/1* 1/1* 1/1* 1/1* 1/2 1/2* 1/2* 1/2* 1/2* -2/0",
+		},
 		{"one tick of health forgives two failures", "rrorr", "1/1 1/2 1/0 1/1 1/2"},
 		{"back at the next tick", "rrro", "1/1 1/2 -1/0 1/0"},
 	} {

@@ -50,7 +50,7 @@ func (b *backend) login(host WriteHost, database string) error {
 	if err := b.send(out); err != nil {
 		return err
 	}
-	return b.finishLogin(host.Password, plugin, seed)
+	return b.finishLogin(host.Password, seed)
 }
 
 func (f *framed) send(p []byte) error {
@@ -91,7 +91,7 @@ func authData(plugin, password string, seed []byte) ([]byte, error) {
 }
 
 // finishLogin answers what the server asks after the first login packet: another plugin, or the full exchange of caching_sha2.
-func (b *backend) finishLogin(password, plugin string, seed []byte) error {
+func (b *backend) finishLogin(password string, seed []byte) error {
 	for {
 		p, err := b.readPacket()
 		if err != nil {
@@ -107,7 +107,7 @@ func (b *backend) finishLogin(password, plugin string, seed []byte) error {
 			return parseError(p)
 		case 0xfe:
 			s := scanner{b: p[1:]}
-			plugin = s.zeroString()
+			plugin := s.zeroString()
 			seed = slices.Clone(s.take(min(20, len(s.b))))
 			auth, err := authData(plugin, password, seed)
 			if err != nil {

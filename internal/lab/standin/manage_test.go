@@ -215,8 +215,10 @@ func TestConfig(t *testing.T) {
 		"host":       {Config{Users: []User{{Name: "a"}}, DataNodes: []DataNode{{Name: "dn1", Host: "x"}}}, `names data host "x"`},
 		"twice":      {Config{DataHosts: []DataHost{{Name: "a"}, {Name: "a"}}}, `data host "a" is there twice`},
 		"no writers": {Config{DataHosts: []DataHost{{Name: "a"}}}, `data host "a" has no write host`},
-		"names": {Config{DataHosts: []DataHost{{Name: "a", WriteHosts: []WriteHost{{Name: "w"}, {Name: "w"}}}}},
-			`write host "w" is there twice`},
+		"names": {
+			Config{DataHosts: []DataHost{{Name: "a", WriteHosts: []WriteHost{{Name: "w"}, {Name: "w"}}}}},
+			`write host "w" is there twice`,
+		},
 		"table":  {Config{Tables: []Table{{Name: "t", Nodes: []string{"x"}}, {Name: "u"}}}, `table "u" has no data node`},
 		"schema": {Config{Schemas: []Schema{{Name: "s", DataNode: "x"}}}, `schema "s" names data node "x"`},
 	} {

@@ -1,6 +1,7 @@
 package standin
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strconv"
 )
@@ -37,15 +38,15 @@ func (g *gathered) visit(k part, p []byte) {
 // failure is the first error of several answers in Mycat's words; nil when all succeeded.
 func failure(all []*gathered) *sqlError {
 	for _, g := range all {
-		switch err := g.err.(type) {
-		case *sqlError:
+		if err, ok := errors.AsType[*sqlError](g.err); ok {
 			if err.raw != nil {
 				return err
 			}
 			number := []uint16{erUnknown, erNetErrorOnWrite}[rand.IntN(2)] // both were seen for the same statement
 			return mycatError(number, "Backend connect Error, Connection{DataHost[%s],Schema[%s]} refused",
 				g.target.pool.host.Addr, g.target.node.cfg.Database)
-		case *lostError:
+		}
+		if err, ok := errors.AsType[*lostError](g.err); ok {
 			return mycatError(erUnknown, "%s", err.text)
 		}
 		if g.outcome.refusal != nil {

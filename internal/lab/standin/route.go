@@ -201,7 +201,7 @@ func (st statement) sums() bool {
 	depth, fresh := 0, true
 	for i := 1; i < from; i++ {
 		switch {
-		case fresh && !(st.is(i, "count") || st.is(i, "sum")):
+		case fresh && !st.is(i, "count") && !st.is(i, "sum"):
 			return false
 		case st.is(i, "("):
 			depth++

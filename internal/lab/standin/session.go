@@ -130,7 +130,7 @@ func (s *session) end() {
 	_ = s.conn.Close()
 	s.srv.remove(s)
 	if len(s.pinned) > 0 {
-		s.finish("ROLLBACK")
+		_ = s.finish("ROLLBACK") // nobody is left to be told
 	}
 }
 
