@@ -55,10 +55,25 @@ func TestParseRefuses(t *testing.T) {
 		kind Kind
 		text string
 	}{
-		{MySQL, u1}, {MySQL, u1 + ":"}, {MySQL, u1 + ":0"}, {MySQL, u1 + ":5-3"}, {MySQL, "x:1"}, {MySQL, u1 + ":tag"},
-		{MySQL, u1 + ":a:b:1"}, {MySQL, u1 + ":9223372036854775807"}, {MySQL, "0-1-100"}, {MySQL, u1 + ":1-x"},
-		{MariaDBPos, "0-1"}, {MariaDBPos, "0-1-1,0-2-2"}, {MariaDBPos, "0-1-1..2"}, {MariaDBPos, "0-1-18446744073709551616"},
-		{MariaDBPos, "4294967296-1-1"}, {MariaDBPos, u1 + ":1"}, {MariaDBState, "0-1-5..3"}, {MariaDBState, "0-1-0..3"}, {MariaDBState, "-1-1-1"},
+		{MySQL, u1},
+		{MySQL, u1 + ":"},
+		{MySQL, u1 + ":0"},
+		{MySQL, u1 + ":5-3"},
+		{MySQL, "x:1"},
+		{MySQL, u1 + ":tag"},
+		{MySQL, u1 + ":a:b:1"},
+		{MySQL, u1 + ":9223372036854775807"},
+		{MySQL, "0-1-100"},
+		{MySQL, u1 + ":1-x"},
+		{MariaDBPos, "0-1"},
+		{MariaDBPos, "0-1-1,0-2-2"},
+		{MariaDBPos, "0-1-1..2"},
+		{MariaDBPos, "0-1-18446744073709551616"},
+		{MariaDBPos, "4294967296-1-1"},
+		{MariaDBPos, u1 + ":1"},
+		{MariaDBState, "0-1-5..3"},
+		{MariaDBState, "0-1-0..3"},
+		{MariaDBState, "-1-1-1"},
 	}
 	for _, tt := range tests {
 		if s, err := Parse(tt.kind, tt.text); !errors.Is(err, ErrSyntax) {
