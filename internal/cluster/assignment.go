@@ -57,13 +57,14 @@ func (l GateLevel) Slack() time.Duration {
 
 // Holder is the lease: written by the guard's renewals and by nobody else.
 type Holder struct {
-	Site        SiteName  `json:"site"`
-	Node        NodeName  `json:"node"`
-	Incarnation string    `json:"incarnation"` // one per life of a daemon; a renewal of a replaced one fails
-	Seq         int64     `json:"seq"`
-	Gate        GateLevel `json:"gate"`
-	MAC         string    `json:"mac,omitempty"`   // what the VIP's ARP answer must show
-	Conns       string    `json:"conns,omitempty"` // digest of the published list of client connections
+	Site        SiteName      `json:"site"`
+	Node        NodeName      `json:"node"`
+	Incarnation string        `json:"incarnation"` // one per life of a daemon; a renewal of a replaced one fails
+	Seq         int64         `json:"seq"`
+	Gate        GateLevel     `json:"gate"`
+	Lease       time.Duration `json:"lease,omitempty"` // D by the holder's own configuration: whoever waits it out waits no less
+	MAC         string        `json:"mac,omitempty"`   // what the VIP's ARP answer must show
+	Conns       string        `json:"conns,omitempty"` // digest of the published list of client connections
 }
 
 // Term says who may act: the lock. Only a compare-and-swap that raises N changes it.

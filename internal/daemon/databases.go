@@ -193,8 +193,12 @@ func (f selfFence) Fence(ctx context.Context, check func() error) error {
 	})
 }
 
+// Unfence first ends what is left of a fence: its statement may still wait behind a commit.
 func (f selfFence) Unfence(ctx context.Context, check func() error, epoch int64) error {
 	return f.each(ctx, func(ctx context.Context, db guard.Database) error {
+		if err := db.KillOlder(ctx, check); err != nil {
+			return err
+		}
 		return db.Restore(ctx, check, guard.Epoch{Epoch: epoch, Site: f.site.Name})
 	})
 }

@@ -59,12 +59,16 @@ type fakeGate struct {
 	word   uint64
 	closes uint64
 	wrong  error // what Verify finds
+	refuse error // what Install says
 }
 
 func (g *fakeGate) Install(_ context.Context, preload lease.Boot) error {
 	g.k.say("install %t", preload > boot())
 	g.k.mu.Lock()
 	defer g.k.mu.Unlock()
+	if g.refuse != nil {
+		return g.refuse
+	}
 	g.word, g.k.attached = uint64(preload), g
 	return nil
 }
@@ -140,11 +144,18 @@ type fakeWire struct {
 	k     *kernel
 	since time.Time
 	other net.HardwareAddr // answers for the VIP
+	down  error            // what Announce finds
 }
 
 func (w *fakeWire) Announce(ctx context.Context, owned func() error, first func(net.HardwareAddr)) error {
 	if err := owned(); err != nil {
 		return err
+	}
+	w.k.mu.Lock()
+	down := w.down
+	w.k.mu.Unlock()
+	if down != nil {
+		return down
 	}
 	w.k.say("announce")
 	first(net.HardwareAddr{2, 0, 0, 0, 0, 1})
@@ -239,11 +250,14 @@ type world struct {
 	k    *kernel
 
 	memory Memory
+	data   Data
 }
 
 func newWorld(t *testing.T) *world {
-	mem := dcs.NewMem()
-	return &world{t: t, mem: mem, ops: dcs.NewStore(mem.Client("controller"), "bank"), keys: dcs.KeysOf("bank"), k: &kernel{}, memory: anyMemory{}}
+	mem, k := dcs.NewMem(), &kernel{}
+	return &world{
+		t: t, mem: mem, ops: dcs.NewStore(mem.Client("controller"), "bank"), keys: dcs.KeysOf("bank"), k: k, memory: anyMemory{}, data: fakeData{k},
+	}
 }
 
 type daemon struct {
@@ -264,7 +278,7 @@ func (w *world) start(name string) *daemon {
 	d.store = &pausing{Store: dcs.NewStore(kv, "bank")}
 	d.Guard = New(Config{
 		Site: "a", Node: "mc-a", Incarnation: name, Level: cluster.GateEBPF, Terms: terms, Keys: w.keys, Store: d.store, Gate: d.gate,
-		Binder: d.binder, Wire: d.wire, Data: fakeData{w.k}, Memory: w.memory, Now: boot, Log: slog.New(slog.DiscardHandler),
+		Binder: d.binder, Wire: d.wire, Data: w.data, Memory: w.memory, Now: boot, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	d.cancel = cancel

@@ -52,6 +52,7 @@ type Guard struct {
 	clients   atomic.Pointer[[]string] // as published last
 	held      bool                     // this incarnation has held the lease: whoever holds it for this host now has replaced it
 	fenced    bool                     // this guard set its MySQL read-only when its lease ended by itself
+	changing  *changing                // of the own MySQL: the newest, ended or not
 }
 
 // tenure is one time of serving, from the sight of the assignment to the release.
@@ -59,14 +60,15 @@ type tenure struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	since   time.Time
-	own     bool          // this host held the lease already: a restart, with nothing to wait for
-	busy    bool          // a renewal is under way
-	grant   grant         // of the newest renewal that succeeded
-	binding bool          // bind runs
-	bound   bool          // the address is on the host
-	open    bool          // the gate was opened by this tenure
-	facts   Facts         // for the journal
-	done    chan struct{} // closed when the announcer has ended; nil before it began
+	own     bool           // this host held the lease already: a restart, with nothing to wait for
+	before  cluster.Holder // who held the lease before
+	busy    bool           // a renewal is under way
+	grant   grant          // of the newest renewal that succeeded
+	binding bool           // bind runs
+	bound   bool           // the address is on the host
+	open    bool           // the gate was opened by this tenure
+	facts   Facts          // for the journal
+	done    chan struct{}  // closed when the announcer has ended; nil before it began
 }
 
 // grant is what a renewal allows.
@@ -87,7 +89,7 @@ type holding struct {
 func New(c Config) *Guard {
 	return &Guard{
 		Config: c, states: make(chan dcs.State, 1),
-		renewed: make(chan renewal, 1), opened: make(chan opening, 1),
+		renewed: make(chan renewal, 1), opened: make(chan opening, 1), changing: noChange(),
 	}
 }
 
@@ -149,32 +151,68 @@ func (g *Guard) see(ctx context.Context, a dcs.Versioned[cluster.Assignment]) er
 	if a.Mod == 0 || a.Mod <= g.follow.Mod {
 		return nil
 	}
-	if err := g.Memory.Admit(a.Value.Epoch, a.Mod); err != nil {
-		return fmt.Errorf("follow assignment of epoch %d: %w", a.Value.Epoch, err)
+	mine := a.Value.Serves(g.Site)
+	yields := !mine && g.tenure != nil
+	var err error
+	if yields {
+		err = g.yield(ctx, a) // before anything is written down: the service waits for the answer, and a disk may be slow or full
 	}
-	g.follow, g.firstSeen = a, time.Now()
+	if merr := g.Memory.Admit(a.Value.Epoch, a.Mod); merr != nil {
+		return errors.Join(err, fmt.Errorf("follow assignment of epoch %d: %w", a.Value.Epoch, merr))
+	}
+	g.follow, g.firstSeen, g.retry = a, time.Now(), nil
 	g.Log.Info("assignment", slog.Int64("epoch", a.Value.Epoch), slog.String("phase", string(a.Value.Phase)),
 		slog.String("site", string(a.Value.Site)), slog.String("switch", a.Value.Switch))
-	mine := a.Value.Serves(g.Site)
-	if mine && g.tenure == nil {
-		return g.begin(ctx)
-	}
-	g.retry = nil
 	if mine {
-		return nil // an undo gave it back while still held: the next renewal compares the new revision
+		return g.resume(ctx)
+	}
+	g.changing.cancel()
+	if a.Value.To == g.Site && a.Value.Phase == cluster.Switching {
+		g.probe(ctx)
+	} else {
+		g.stopProbing()
+	}
+	if yields {
+		return err
 	}
 	if err := g.ready(ctx); err != nil {
 		return err
 	}
-	if a.Value.To == g.Site && a.Value.Phase == cluster.Switching {
-		g.probe(ctx)
-	}
-	if g.tenure != nil {
-		err := g.release(ctx, a)
-		g.holder.mod = 0 // the next tenure takes the lease over from whoever holds it then
+	return g.clean(ctx)
+}
+
+// yield ends the tenure and answers the fence.
+func (g *Guard) yield(ctx context.Context, a dcs.Versioned[cluster.Assignment]) error {
+	g.retry = nil
+	if err := g.ready(ctx); err != nil {
 		return err
 	}
-	return g.clean(ctx)
+	return g.release(ctx, a)
+}
+
+// resume goes on under an assignment that lets this site serve. An undo gives it back while the lease still lasts: the next renewal
+// compares the new revision. Where it does not last, another site may have held it in between, unseen by a guard that slept or was cut
+// off: everything begins anew, with evidence and silence.
+func (g *Guard) resume(ctx context.Context) error {
+	t := g.tenure
+	switch {
+	case t == nil:
+	case !t.open:
+		t.end(errAnew)
+	case g.Now() < t.grant.deadline:
+		return nil
+	default:
+		return g.stop(ctx, t, errAnew)
+	}
+	g.tenure = nil
+	return g.begin(ctx)
+}
+
+var errAnew = errors.New("the lease had ended when the assignment changed: serving begins anew")
+
+// soon bounds what the loop asks the kernel: renewals and fences wait for it, and past the lease's end the kernel has shut the gate anyway.
+func (g *Guard) soon(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, g.Terms.D/4, errors.New("this host took longer than a quarter of the lease"))
 }
 
 // ready installs the gate shut, once, before anything else is touched. A site that no assignment has ever named is left alone: its
@@ -183,6 +221,8 @@ func (g *Guard) ready(ctx context.Context) error {
 	if g.installed {
 		return nil
 	}
+	ctx, cancel := g.soon(ctx)
+	defer cancel()
 	if err := g.Gate.Install(ctx, 0); err != nil {
 		return fmt.Errorf("install gate: %w", err)
 	}
@@ -192,6 +232,8 @@ func (g *Guard) ready(ctx context.Context) error {
 
 // clean takes a leftover address off a host that does not serve: of a crash, or of a keepalived that outlived its daemon.
 func (g *Guard) clean(ctx context.Context) error {
+	ctx, cancel := g.soon(ctx)
+	defer cancel()
 	held, err := g.Binder.Held(ctx)
 	if err != nil || !held {
 		return err

@@ -20,11 +20,13 @@ import (
 // keep is what a renewal brings with it while the site serves: the gate stands where it should, the address lives on, and the list
 // of clients is published for the day on which this host is dead.
 func (g *Guard) keep(ctx context.Context, t *tenure) error {
-	if err := g.Gate.Verify(ctx); err != nil {
+	soon, cancel := g.soon(ctx)
+	defer cancel()
+	if err := g.Gate.Verify(soon); err != nil {
 		return g.stop(ctx, t, fmt.Errorf("the gate is not what it was: %w", err))
 	}
 	if t.bound {
-		if err := g.Binder.Extend(ctx, g.Terms.D); err != nil {
+		if err := g.Binder.Extend(soon, g.Terms.D); err != nil {
 			g.Log.Warn("the VIP or its binder is gone: bound again", slog.Any("err", err))
 			t.bound = false
 			g.bind(t)

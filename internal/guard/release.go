@@ -26,10 +26,12 @@ func (g *Guard) release(ctx context.Context, a dcs.Versioned[cluster.Assignment]
 	g.tenure = nil
 	t.end(errors.New("the assignment has changed"))
 	facts := Facts{}
-	err := g.Gate.Shut(ctx)
+	soon, cancel := g.soon(ctx)
+	defer cancel()
+	err := g.Gate.Shut(soon)
 	shut := time.Since(began)
 	g.refuse(ctx)
-	if n, err := g.Wire.Destroy(ctx); err != nil {
+	if n, err := g.Wire.Destroy(soon); err != nil {
 		g.Log.Warn("destroy sockets of the VIP", slog.Any("err", err))
 	} else {
 		facts["reset"] = fmt.Sprint(n)
@@ -77,27 +79,37 @@ func (g *Guard) unbind(ctx context.Context, facts Facts) {
 // acknowledge answers the fence if, and only if, the lease is still this incarnation's and the fence still stands.
 func (g *Guard) acknowledge(ctx context.Context, a dcs.Versioned[cluster.Assignment], r plan.Released) error {
 	for range 3 {
-		ctx, cancel := context.WithTimeoutCause(ctx, g.Terms.AttemptTimeout(), errors.New("acknowledging the release took longer than an eighth of the lease"))
-		_, err := g.Store.Do(ctx, "acknowledge release",
-			[]dcs.Cmp{{Key: g.Keys.Assignment(), Mod: a.Mod}, {Key: g.Keys.Holder(), Mod: g.holder.mod}},
-			dcs.Doc(g.Keys.Switch(a.Value.Switch, "released"), r))
-		cancel()
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, dcs.ErrCompare) && !errors.Is(err, dcs.ErrUnknownOutcome) && !errors.Is(err, dcs.ErrUnavailable) {
+		answered, err := g.tryAcknowledge(ctx, a, r)
+		if answered || err != nil {
 			return err
 		}
-		s, readErr := g.Store.Read(ctx)
-		if readErr != nil {
-			continue
-		}
-		if s.Assignment.Mod != a.Mod || s.Holder.Value.Incarnation != g.Incarnation {
-			return fmt.Errorf("no answer to the fence, the lease is waited out: %w", err)
-		}
-		g.holder.mod = s.Holder.Mod
 	}
 	return errors.New("no answer to the fence: etcd did not take it; the lease is waited out")
+}
+
+// tryAcknowledge writes the answer once. Where that fails it reads what this incarnation has written last: the outcome of its last
+// renewal may be unknown. An error is for good.
+func (g *Guard) tryAcknowledge(ctx context.Context, a dcs.Versioned[cluster.Assignment], r plan.Released) (bool, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, g.Terms.D/4, errors.New("acknowledging the release took longer than a quarter of the lease"))
+	defer cancel()
+	_, err := g.Store.Do(ctx, "acknowledge release",
+		[]dcs.Cmp{{Key: g.Keys.Assignment(), Mod: a.Mod}, {Key: g.Keys.Holder(), Mod: g.holder.mod}},
+		dcs.Doc(g.Keys.Switch(a.Value.Switch, "released"), r))
+	if err == nil {
+		return true, nil
+	}
+	if !errors.Is(err, dcs.ErrCompare) && !errors.Is(err, dcs.ErrUnknownOutcome) && !errors.Is(err, dcs.ErrUnavailable) {
+		return false, err
+	}
+	s, readErr := g.Store.Read(ctx)
+	if readErr != nil {
+		return false, nil
+	}
+	if s.Assignment.Mod != a.Mod || s.Holder.Value.Incarnation != g.Incarnation {
+		return false, fmt.Errorf("no answer to the fence, the lease is waited out: %w", err)
+	}
+	g.holder.mod = s.Holder.Mod
+	return false, nil
 }
 
 func (g *Guard) refuse(ctx context.Context) {
@@ -120,14 +132,37 @@ func (g *Guard) lapse(ctx context.Context, t *tenure) error {
 	}
 	g.fenced = true
 	mod := g.follow.Mod
+	g.change(ctx, "read-only", func(ctx context.Context) error { return g.Data.Fence(ctx, g.unchanged(mod)) })
+	return nil
+}
+
+// changing is a change of the own MySQL under way.
+type changing struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func noChange() *changing {
+	done := make(chan struct{})
+	close(done)
+	return &changing{func() {}, done}
+}
+
+// change cancels the change before it and waits for its end: a fence that still hung behind a commit would make the MySQL read-only
+// that has just been given back.
+func (g *Guard) change(ctx context.Context, what string, do func(context.Context) error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*g.Terms.D, fmt.Errorf("making the own MySQL %s took longer than two leases", what))
+	before, now := g.changing, &changing{cancel, make(chan struct{})}
+	g.changing = now
 	go func() {
-		ctx, cancel := context.WithTimeoutCause(ctx, g.Terms.D, errors.New("fencing the own site took longer than a lease"))
+		defer close(now.done)
 		defer cancel()
-		if err := g.Data.Fence(ctx, g.unchanged(mod)); err != nil {
-			g.Log.Error("set the own MySQL read-only", slog.Any("err", err))
+		before.cancel()
+		<-before.done
+		if err := do(ctx); err != nil {
+			g.Log.Error("change the own MySQL", slog.String("step", what), slog.Any("err", err))
 		}
 	}()
-	return nil
 }
 
 // stop ends a tenure whose gate cannot be kept open, and plans another try: the assignment is still ours.
@@ -135,10 +170,12 @@ func (g *Guard) stop(ctx context.Context, t *tenure, why error) error {
 	t.end(why)
 	g.tenure = nil
 	g.retry = time.After(g.Terms.RenewEvery())
-	if err := g.Gate.Shut(ctx); err != nil {
+	soon, cancel := g.soon(ctx)
+	defer cancel()
+	if err := g.Gate.Shut(soon); err != nil {
 		why = errors.Join(why, fmt.Errorf("shut the gate: %w", err))
 	}
-	if _, err := g.Wire.Destroy(ctx); err != nil {
+	if _, err := g.Wire.Destroy(soon); err != nil {
 		g.Log.Warn("destroy sockets of the VIP", slog.Any("err", err))
 	}
 	g.unbind(ctx, Facts{}) // whatever became of the gate: without the address nobody answers
@@ -152,13 +189,20 @@ func (g *Guard) unfence(ctx context.Context) {
 	}
 	g.fenced = false
 	mod, epoch := g.follow.Mod, g.follow.Value.Epoch
-	go func() {
-		ctx, cancel := context.WithTimeoutCause(ctx, g.Terms.D, errors.New("unfencing the own site took longer than a lease"))
+	g.change(ctx, "writable again", func(ctx context.Context) error {
+		return g.Data.Unfence(ctx, g.confirmed(ctx, mod), epoch)
+	})
+}
+
+// confirmed is the check before a statement that gives writers back: etcd itself says that the assignment still stands. What this guard
+// has seen would not do: a fence that it has not heard of yet may have been carried out at this MySQL already.
+func (g *Guard) confirmed(ctx context.Context, mod int64) func() error {
+	return func() error {
+		ctx, cancel := context.WithTimeoutCause(ctx, g.Terms.AttemptTimeout(), errors.New("confirming the assignment took longer than an eighth of the lease"))
 		defer cancel()
-		if err := g.Data.Unfence(ctx, g.unchanged(mod), epoch); err != nil {
-			g.Log.Error("make the own MySQL writable again", slog.Any("err", err))
-		}
-	}()
+		_, err := g.Store.Do(ctx, "confirm assignment", []dcs.Cmp{{Key: g.Keys.Assignment(), Mod: mod}}, dcs.Op{Kind: dcs.Get, Key: g.Keys.Assignment()})
+		return err
+	}
 }
 
 // unchanged is the check before each statement of a self-fence: the assignment that it was begun under is still the newest seen.

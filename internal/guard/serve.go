@@ -34,26 +34,35 @@ type opening struct {
 // begin starts a tenure. The address is bound and the lease taken side by side; the gate opens when both are there.
 func (g *Guard) begin(ctx context.Context) error {
 	h := g.last.Holder
-	own := h.Mod != 0 && h.Value.Site == g.Site && h.Value.Node == g.Node
-	if own && g.held && h.Value.Incarnation != g.Incarnation {
+	if g.replacedBy(h) {
 		return ErrReplaced
+	}
+	own := h.Mod != 0 && h.Value.Site == g.Site && h.Value.Node == g.Node
+	if !own {
+		g.holder.mod = 0 // somebody else's lease, or nobody's: taken over, whoever it is
 	}
 	if !own || g.held {
 		// Shut first: nothing may be heard before the lease. A restarted daemon's gate is replaced with its own new deadline.
 		if err := g.ready(ctx); err != nil {
+			g.retry = time.After(g.Terms.RenewEvery())
 			return err
 		}
 	}
-	t := &tenure{since: time.Now(), own: own, facts: Facts{}}
+	t := &tenure{since: time.Now(), own: own, before: h.Value, facts: Facts{}}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	g.tenure = t
 	g.holder.seq = max(g.holder.seq, h.Value.Seq)
 	if !own {
-		g.probe(t.ctx)
+		g.probe(ctx)
 		g.bind(t)
 	}
 	g.renew(t)
 	return nil
+}
+
+// replacedBy says whether another incarnation has taken this site's lease since this one held it, also one on another host.
+func (g *Guard) replacedBy(h dcs.Versioned[cluster.Holder]) bool {
+	return g.held && h.Mod != 0 && h.Value.Site == g.Site && h.Value.Incarnation != g.Incarnation
 }
 
 // bind runs beside the renewals: evidence, silence, address. A host that held the lease before binds after its first renewal, since
@@ -77,7 +86,7 @@ func (g *Guard) bind(t *tenure) {
 // open binds. A host that held the lease before, or has lost its binder while it served, has nothing to wait for.
 func (g *Guard) open(t *tenure, a dcs.Versioned[cluster.Assignment], first time.Time, again bool, facts Facts) error {
 	if !again {
-		if err := g.awaitEvidence(t.ctx, a.Value, first); err != nil {
+		if err := g.awaitEvidence(t.ctx, a.Value, first, t.before); err != nil {
 			return err
 		}
 		if err := g.awaitSilence(t.ctx, a, first, facts); err != nil {
@@ -100,12 +109,12 @@ func (g *Guard) open(t *tenure, a dcs.Versioned[cluster.Assignment], first time.
 }
 
 // awaitEvidence waits a whole lease from this guard's own first sight when the assignment does not say why the old VIP is silent.
-func (g *Guard) awaitEvidence(ctx context.Context, a cluster.Assignment, first time.Time) error {
+func (g *Guard) awaitEvidence(ctx context.Context, a cluster.Assignment, first time.Time, before cluster.Holder) error {
 	if a.Release != nil && a.Release.Epoch == a.Epoch {
 		return nil
 	}
 	g.Log.Warn("the assignment has no evidence that the old VIP is silent: its lease is waited out", slog.Int64("epoch", a.Epoch))
-	timer := time.NewTimer(time.Until(first.Add(g.Terms.Span() + cluster.GateValidLft.Slack())))
+	timer := time.NewTimer(time.Until(first.Add(g.Terms.Outlasting(before).Span() + cluster.GateValidLft.Slack())))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -157,11 +166,15 @@ func (g *Guard) settleOpening(ctx context.Context, o opening) error {
 	}
 	t.binding = false
 	if o.err != nil {
+		g.sayUnbound(ctx, g.follow, o.err.Error())
+		err := fmt.Errorf("serve site %s: %w", g.Site, o.err)
+		if t.open { // its binder was lost: a gate that is left open must not outlive the tenure
+			return g.stop(ctx, t, err)
+		}
 		t.end(o.err)
 		g.tenure = nil
 		g.retry = time.After(g.Terms.RenewEvery())
-		g.sayUnbound(ctx, g.follow, o.err.Error())
-		return fmt.Errorf("serve site %s: %w", g.Site, o.err)
+		return err
 	}
 	maps.Copy(t.facts, o.facts)
 	if mac := o.facts["mac"]; mac != "" {
@@ -192,7 +205,7 @@ func (g *Guard) renew(t *tenure) {
 	g.holder.seq++
 	h := cluster.Holder{
 		Site: g.Site, Node: g.Node, Incarnation: g.Incarnation, Seq: g.holder.seq, Gate: g.Level,
-		MAC: g.holder.mac,
+		Lease: g.Terms.D, MAC: g.holder.mac,
 	}
 	mod, last := g.follow.Mod, g.holder.mod
 	if last == 0 {
@@ -239,18 +252,25 @@ func (g *Guard) settle(ctx context.Context, r renewal) error {
 
 // follows reads the else-branch: what changed, and does it still let us serve?
 func (g *Guard) follows(ctx context.Context, t *tenure, a dcs.Renewed) error {
-	if a.Assignment.Mod != g.follow.Mod {
+	if a.Holder.Mod > g.last.Holder.Mod {
+		g.last.Holder = a.Holder
+	}
+	switch now := a.Assignment.Mod; {
+	case now < g.follow.Mod:
+		return fmt.Errorf("renew under revision %d: etcd has the assignment of revision %d: %w", g.follow.Mod, now, ErrOld)
+	case now > g.follow.Mod:
 		if err := g.see(ctx, a.Assignment); err != nil || g.tenure != t {
 			return err
 		}
 	}
 	switch h := a.Holder; {
-	case h.Mod != 0 && h.Value.Incarnation != g.Incarnation && h.Value.Node == g.Node && g.held:
+	case g.replacedBy(h):
 		return ErrReplaced
 	case h.Mod != 0 && h.Value.Incarnation == g.Incarnation:
 		g.holder.mod = h.Mod // an attempt without an answer did take effect
 	default:
-		return nil // somebody else's: the next beat's attempt tells more
+		g.holder.mod = 0 // another site's, of a time that this guard has not seen: the next beat's attempt takes it over
+		return nil
 	}
 	g.renew(t)
 	return nil
@@ -261,14 +281,16 @@ func (g *Guard) advance(ctx context.Context, t *tenure) error {
 	if t.grant.deadline == 0 {
 		return nil
 	}
+	soon, cancel := g.soon(ctx)
+	defer cancel()
 	if !g.installed {
 		// A restart: the deadline comes from our own renewal, never out of the predecessor's map, and replaces it in one step.
-		if err := g.Gate.Install(ctx, t.grant.deadline); err != nil {
+		if err := g.Gate.Install(soon, t.grant.deadline); err != nil {
 			return g.stop(ctx, t, fmt.Errorf("take the gate over: %w", err))
 		}
 		g.installed, t.open = true, true
 	}
-	if err := g.Gate.Verify(ctx); err != nil { // before the address: behind a gate that is not in force it would answer at once
+	if err := g.Gate.Verify(soon); err != nil { // before the address: behind a gate that is not in force it would answer at once
 		return g.stop(ctx, t, fmt.Errorf("verify gate: %w", err))
 	}
 	if !t.bound {
@@ -317,9 +339,24 @@ func (g *Guard) serve(ctx context.Context, t *tenure) {
 	}
 	go func() {
 		defer close(t.done)
+		g.announce(t, owned, first)
+	}()
+	g.unfence(ctx)
+}
+
+// announce goes on for as long as the tenure: a link that was down for a moment, or a renewal that came a moment late, ends an
+// announcer, and neighbours would never learn of the VIP again.
+func (g *Guard) announce(t *tenure, owned func() error, first func(net.HardwareAddr)) {
+	tick := time.NewTicker(g.Terms.RenewEvery())
+	defer tick.Stop()
+	for {
 		if err := g.Wire.Announce(t.ctx, owned, first); err != nil && t.ctx.Err() == nil {
 			g.Log.Error("announce the VIP", slog.Any("err", err))
 		}
-	}()
-	g.unfence(ctx)
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }

@@ -36,6 +36,13 @@ const rate = 100
 // Span is D by the waiting side's clock: D·1.01, since its clock may run 1 % faster than the holder's.
 func (t Terms) Span() time.Duration { return t.D + t.D/rate }
 
+// Outlasting returns the terms that also cover a holder whose own lease is longer. Two daemons may have different configurations for a
+// while, when the profile is changed one host after the other: counted by the shorter one, both sites would serve.
+func (t Terms) Outlasting(h cluster.Holder) Terms {
+	t.D = max(t.D, h.Lease)
+	return t
+}
+
 // Renewal is the newest renewal of the holder that this process has seen as an event.
 type Renewal struct {
 	Revision int64     // mod revision of holder

@@ -51,3 +51,13 @@ func TestGateShutsBeforeTheWaitEnds(t *testing.T) {
 		}
 	}
 }
+
+// The wait covers the longer of two configurations: the holder's lease is what its gate was opened for.
+func TestOutlasting(t *testing.T) {
+	terms := Terms{D: 1500 * time.Millisecond, Margin: 60 * time.Millisecond}
+	for own, want := range map[time.Duration]time.Duration{0: 1500 * time.Millisecond, time.Second: 1500 * time.Millisecond, 5 * time.Second: 5 * time.Second} {
+		if got := terms.Outlasting(cluster.Holder{Lease: own}); got.D != want || got.Margin != terms.Margin {
+			t.Errorf("a holder with a lease of %s is waited out by %+v, want D %s", own, got, want)
+		}
+	}
+}
