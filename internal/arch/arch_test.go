@@ -71,10 +71,11 @@ var layers = map[string]layer{
 	"internal/check":  wiring,
 	"internal/daemon": wiring,
 
-	"cmd/...":       command,
-	"internal/cli":  wiring,
-	"cmd/batonlab":  lab,
-	"internal/arch": lab,
+	"cmd/...":          command,
+	"internal/cli":     wiring,
+	"cmd/batonlab":     lab,
+	"internal/arch":    lab,
+	"internal/doctest": lab,
 
 	"internal/lab/...":         lab,
 	"internal/mysql/mysqltest": lab,
