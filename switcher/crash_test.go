@@ -143,7 +143,7 @@ func TestTermIsRaisedAtOnceWithALaggingView(t *testing.T) {
 		})
 		w.down("a")
 		w.wait("term 2", func(st dcs.State) bool { return st.Term.Value.N == 2 })
-		if took := time.Since(*at.Load()); took > profile.LockPulse/2 {
+		if took := time.Since(*at.Load()); took > profile.LockPulse/8 {
 			t.Errorf("term raised %s after the outcome was unknown, want at once", took)
 		}
 		w.sound(false)
@@ -247,17 +247,18 @@ func TestDeposedControllerStops(t *testing.T) {
 			t.Fatal(err)
 		}
 		st = w.state()
-		var changed atomic.Int64
-		c.kv.OnTxn(func(cmps []dcs.Cmp, then, _ []dcs.Op) dcs.Fault {
-			if len(keysOf(w.keys, then)) > 0 && cmps[0].Mod == st.Term.Mod {
-				changed.Add(1)
+		w.pass(10 * time.Millisecond) // it sees that it is deposed
+		var tried atomic.Int64
+		c.kv.OnTxn(func(_ []dcs.Cmp, then, _ []dcs.Op) dcs.Fault {
+			if len(keysOf(w.keys, then)) > 0 {
+				tried.Add(1)
 			}
 			return dcs.None
 		})
-		w.pass(profile.LockPulse - 10*time.Millisecond)
+		w.pass(profile.LockPulse - 20*time.Millisecond)
 		now := w.state()
-		if now.Switches["s1"].Journal.Mod != st.Switches["s1"].Journal.Mod || now.Assignment.Mod != st.Assignment.Mod || now.Beat.Mod != st.Beat.Mod || changed.Load() > 0 {
-			t.Errorf("deposed, and goes on:\n%s", told(now))
+		if now.Switches["s1"].Journal.Mod != st.Switches["s1"].Journal.Mod || now.Assignment.Mod != st.Assignment.Mod || now.Beat.Mod != st.Beat.Mod || tried.Load() > 0 {
+			t.Errorf("deposed, and goes on with %d transactions:\n%s", tried.Load(), told(now))
 		}
 		w.sound(false) // the other one is no controller at all: the lock comes back after L, and the switch is finished
 	})

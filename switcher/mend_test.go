@@ -84,8 +84,8 @@ func TestRejoinAfterFailover(t *testing.T) {
 			}
 		})
 		w.wait("armed", func(st dcs.State) bool { return st.Sync["s2"].Value.State == cluster.SyncArmed })
-		if all := of(w.state(), plan.Rejoin); all[1].At.Sub(first.Ended) < 2*time.Second {
-			t.Errorf("rejoin tried again after %s", all[1].At.Sub(first.Ended))
+		if all := of(w.state(), plan.Rejoin); len(all) != 2 || all[1].At.Sub(first.Ended) < 2*time.Second {
+			t.Errorf("%d rejoins, tried again too early:\n%s", len(all), told(w.state()))
 		}
 		if got := w.phases(); got != "serving(a) switching(a) serving(b)" {
 			t.Errorf("a rejoin changed who serves: %s", got)
@@ -120,6 +120,34 @@ func TestFailoverPreemptsRejoin(t *testing.T) {
 		}
 		w.mu.Unlock()
 		w.one("b")
+	})
+}
+
+// A rejoin whose executor never answered is given up; nobody knows what it left in flight, so the next request kills it first.
+func TestRejoinWithoutAnAnswer(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		w.lead("witness")
+		w.set(func() {
+			w.deaf = true
+			w.look = func(r *Readiness) {
+				if len(w.asked) == 0 {
+					r.Sites["b"] = SiteReady{Rejoin: []string{"the applier of b/s1 does not run"}}
+				}
+			}
+		})
+		s := w.mended(plan.Rejoin)
+		if s.Outcome != plan.Aborted || !strings.Contains(s.Why, "mc-b has not answered within 30s") {
+			t.Errorf("%s: %s", s.Outcome, s.Why)
+		}
+		w.set(func() { w.deaf = false })
+		w.down("a")
+		w.wait("the failover", func(st dcs.State) bool { return st.Assignment.Value.Serves("b") })
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if r := w.asked[1]; !r.KillOlder {
+			t.Errorf("the failover's request does not kill what the rejoin left in flight: %+v", r)
+		}
 	})
 }
 

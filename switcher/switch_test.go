@@ -85,6 +85,10 @@ func TestSilentGuardIsWaitedOut(t *testing.T) {
 				w.set(func() { w.guards["a"].acks = false })
 				c.kv.DelayWatch(lag)
 				w.pass(time.Second)
+				if lag == 0 {
+					w.set(func() { w.guards["a"].renews = false })
+					w.pass(terms.RenewEvery())
+				}
 				w.down("a")
 				s := w.ended("s1")
 				w.mu.Lock()
@@ -111,6 +115,71 @@ func TestSilentGuardIsWaitedOut(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An answer to another fence than this one is none.
+func TestAnswerToAnotherFenceIsNone(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		w.lead("witness")
+		w.set(func() { w.guards["a"].acks = false })
+		w.down("a")
+		st := w.wait("the fence", func(st dcs.State) bool { return st.Assignment.Value.Phase == cluster.Switching })
+		w.do(dcs.Doc(w.keys.Switch("s1", "released"), plan.Released{Incarnation: "guard of a", Fence: st.Assignment.Mod - 1}))
+		s := w.ended("s1")
+		if e := entry(s.Journal, plan.Release); s.Outcome != plan.Completed || e.Facts["how"] != "waited out" {
+			t.Errorf("%s, release is told as %+v", s.Outcome, e)
+		}
+	})
+}
+
+// Somebody edits the assignment between the controller's sight of it and its fence: the fence is refused, and nothing is touched.
+func TestFenceComparesTheAssignment(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		c := w.lead("witness")
+		edited := false
+		c.kv.OnTxn(func(_ []dcs.Cmp, then, _ []dcs.Op) dcs.Fault {
+			if _, ok := keysOf(w.keys, then)["assignment"]; ok && !edited {
+				edited = true
+				a := w.state().Assignment.Value
+				a.Epoch, a.Release = 2, &cluster.Release{Epoch: 2, None: true}
+				w.do(dcs.Doc(w.keys.Assignment(), a))
+			}
+			return dcs.None
+		})
+		w.down("a")
+		s := w.ended("s1")
+		if s.Outcome != plan.Aborted || !strings.HasPrefix(s.Why, "fence: ") || len(w.requests()) != 0 {
+			t.Errorf("%s: %s\n%s", s.Outcome, s.Why, lines(s.Journal))
+		}
+		if s := w.ended("s2"); s.Outcome != plan.Completed || s.Epoch != 3 {
+			t.Errorf("second try of epoch %d %s: %s", s.Epoch, s.Outcome, s.Why)
+		}
+	})
+}
+
+// The same between fence and commit: the commit is refused, and what stands then is read and finished.
+func TestCommitComparesTheAssignment(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		c := w.lead("witness")
+		c.kv.OnTxn(func(_ []dcs.Cmp, then, _ []dcs.Op) dcs.Fault {
+			a := w.state().Assignment.Value
+			if _, ok := keysOf(w.keys, then)["assignment"]; ok && a.Phase == cluster.Switching && a.Epoch == 2 {
+				a.Epoch++
+				w.do(dcs.Doc(w.keys.Assignment(), a))
+			}
+			return dcs.None
+		})
+		w.down("a")
+		if s := w.ended("s1"); s.Outcome != plan.Completed {
+			t.Errorf("%s: %s\n%s", s.Outcome, s.Why, lines(s.Journal))
+		}
+		if got := w.phases(); got != "serving(a) switching(a) switching(a) serving(b)" {
+			t.Errorf("assignment went %s", got)
+		}
+	})
 }
 
 // Neither words of force waive the wait (PROTOCOL 8).
