@@ -99,8 +99,11 @@ func (r *run) fenceWith(ctx context.Context, before ...plan.Entry) error {
 	h := r.state.Holder
 	r.seen = lease.Renewal{Revision: h.Mod, Received: h.Received}
 	cmps := []dcs.Cmp{{Key: r.Keys.Assignment(), Mod: old.Mod}}
-	if r.p.By == automatic {
-		cmps = append(cmps, dcs.Cmp{Key: r.Keys.Maintenance(), Mod: r.state.Maintenance.Mod})
+	if m := r.state.Maintenance; r.p.By == automatic {
+		if m.Mod != 0 && m.Value.Active(time.Now()) { // it began since the decision
+			return r.refused(ctx, plan.Fence, before, began, fmt.Errorf("maintenance by %s (%s)", m.Value.Who, m.Value.Reason))
+		}
+		cmps = append(cmps, dcs.Cmp{Key: r.Keys.Maintenance(), Mod: m.Mod})
 	}
 	entries := append(before, r.entry(plan.Fence, plan.Done, began, map[string]string{"epoch": strconv.FormatInt(next.Epoch, 10)}, nil))
 	ops := []dcs.Op{dcs.Doc(r.Keys.Assignment(), next)}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -78,11 +79,13 @@ func (r *run) heardRelease(docs dcs.SwitchDocs, now time.Time) []plan.Entry {
 		e.Took = rel.Value.Took
 		return []plan.Entry{e}
 	}
-	waited := r.level != cluster.GateNone && !now.Before(r.silent.Until)
-	if waited {
+	if r.level != cluster.GateNone && !now.Before(r.silent.Until) {
 		return []plan.Entry{r.entry(plan.Release, plan.Done, r.times.Fenced, map[string]string{
 			"how": "waited out", "counted": r.silent.Why, "revision": strconv.FormatInt(r.holder, 10),
 		}, nil)}
+	}
+	if r.level != cluster.GateNone {
+		return nil
 	}
 	return r.outOfPatience(plan.Release, now, "the old guard has not answered and its gate level is none: nobody knows whether its VIP is silent; switch the host off, then try again")
 }
@@ -120,7 +123,7 @@ func (r *run) heardAnswer(docs dcs.SwitchDocs, now time.Time) []plan.Entry {
 		return nil
 	}
 	if a := docs.Answers[r.node]; a.Mod != 0 && a.Value.Request == r.request.ID {
-		out := a.Value.Entries
+		out := slices.Clone(a.Value.Entries) // the view is everybody's
 		for i := range out {
 			out[i].Term = r.term.Value.N
 		}

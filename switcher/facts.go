@@ -41,7 +41,7 @@ func (t *tenure) facts(now time.Time) policy.Facts {
 		if s.Name == f.Assignment.Site {
 			f.Frozen = c.Frozen
 		}
-		if r, ok := t.ready.Sites[s.Name]; ok && now.Sub(t.ready.At) < 10*t.Profile.Interval+5*time.Second {
+		if r, ok := t.ready.Sites[s.Name]; ok && t.ready.Epoch == f.Assignment.Epoch && now.Sub(t.ready.At) < 10*t.Profile.Interval+5*time.Second {
 			f.Targets[s.Name] = policy.Ready{Known: true, Blockers: r.Blockers, Seen: t.ready.At}
 		}
 	}
@@ -75,10 +75,14 @@ func (t *tenure) history(f *policy.Facts) {
 		} else {
 			aborts++
 		}
-		if s.Outcome == plan.Completed && s.Kind == plan.Failover && s.By == automatic {
-			f.Completed = append(f.Completed, s.Ended)
+		ended := s.Ended
+		if heard := t.state.Switches[s.ID].Summary.Received; !heard.IsZero() && heard.Before(ended) {
+			ended = heard // its controller's clock is ahead of ours: no pause may last for the difference
 		}
-		f.Last = &policy.Past{ID: s.ID, Kind: s.Kind, At: s.Ended, Outcome: s.Outcome, Blocker: s.Why, Aborts: aborts}
+		if s.Outcome == plan.Completed && s.Kind == plan.Failover && s.By == automatic {
+			f.Completed = append(f.Completed, ended)
+		}
+		f.Last = &policy.Past{ID: s.ID, Kind: s.Kind, At: ended, Outcome: s.Outcome, Blocker: s.Why, Aborts: aborts}
 	}
 }
 

@@ -36,7 +36,6 @@ type tenure struct {
 	side       *run              // a rejoin or repair under way beside the watch
 	preempted  []*run            // mendings whose end is not written yet
 	sidePause  map[string]*pause // of failed side plans, by kind and site
-	strays     bool              // steps of a mending that was given up may still be in flight
 }
 
 // pause grows with each failure of the same thing.

@@ -88,9 +88,6 @@ func (t *tenure) advance(ctx context.Context, now time.Time) error {
 		return deposed(err)
 	}
 	t.side = nil
-	if t.state.Switches[r.p.ID].Answers[r.node].Value.Request != r.request.ID {
-		t.strays = true
-	}
 	failed := failures(entries, entries[0].Step) > 0
 	key := string(r.p.Kind) + string(r.p.To)
 	if t.sidePause[key] == nil || !failed {
@@ -133,7 +130,7 @@ func (t *tenure) drop(by plan.Plan) {
 		return
 	}
 	r := t.side
-	t.side, t.strays = nil, true
+	t.side = nil
 	r.log = append(r.log, r.entry(r.request.Steps[0], plan.Failed, time.Time{}, nil, errors.New("preempted by switch "+by.ID)))
 	t.preempted = append(t.preempted, r)
 }
@@ -145,7 +142,6 @@ func (t *tenure) abandon(d dcs.SwitchDocs) {
 	if plan.Next(r.p, r.log, t.term.Value.N).Do == plan.End {
 		return
 	}
-	t.strays = true
 	for _, s := range r.p.Table() {
 		r.log = append(r.log, r.entry(s.Name, plan.Failed, time.Time{}, nil, errors.New("its controller has changed")))
 	}

@@ -24,8 +24,8 @@ func (t *tenure) obey(ctx context.Context, f policy.Facts, now time.Time) error 
 	if now.Sub(c.At) > commandLife {
 		return t.answer(ctx, cmd.Mod, plan.Reply{Command: c.ID, Refused: "nobody took the command up in time; give it again", Code: "COMMAND_EXPIRED"})
 	}
-	if t.ready.At.IsZero() {
-		return nil // nobody has looked yet in this term: a refusal for that would say nothing
+	if t.ready.At.IsZero() || t.ready.Epoch != t.assignment.Value.Epoch {
+		return nil // nobody has looked yet in this term, or since the last switch: a refusal for that would say nothing
 	}
 	d := policy.Permit(t.Cluster, f, t.Limits, c)
 	t.Log.Info("command", slog.String("by", c.By), slog.String("do", c.Do), slog.String("to", string(c.To)), slog.String("reason", c.Reason),

@@ -83,7 +83,7 @@ func (r *run) waitFrom(seen lease.Renewal, holder dcs.Versioned[cluster.Holder],
 	if holder.Mod == 0 {
 		r.level = cluster.GateEBPF // nobody has ever held: only the lease's length is waited
 	}
-	r.silent = lease.WaitOut(r.Terms, seen, lease.Fence{HolderRevision: holder.Mod, Received: received, Level: r.level})
+	r.silent = lease.WaitOut(r.Terms.Outlasting(holder.Value), seen, lease.Fence{HolderRevision: holder.Mod, Received: received, Level: r.level})
 }
 
 // entry is a line of the journal by this controller.
@@ -233,15 +233,15 @@ func (r *run) start(ctx context.Context, m plan.Move) error {
 	return err
 }
 
-// ask makes the request of a batch: the node that runs it, and the entries that say so.
+// ask makes the request of a batch: the node that runs it, and the entries that say so. Older steps are killed in any case: of a
+// predecessor's mending, of another node, of a guard's self-fence; of the last nobody but its guard knows.
 func (r *run) ask(batch []plan.StepName) ([]plan.Entry, dcs.Op) {
 	r.requests++
-	older := r.strays || r.requests > 1 || len(r.log) > 0 && r.log[0].Term != r.term.Value.N
 	r.node = r.executor(batch[0])
 	r.request = plan.Request{
 		ID: fmt.Sprintf("%s/%d/%d", r.p.ID, r.term.Value.N, r.requests), Switch: r.p.ID, Kind: r.p.Kind, Term: r.term.Value.N,
 		Fence: r.fenceMod, Epoch: r.assignment.Value.Epoch, From: r.p.From, To: r.p.To, Shards: r.p.Shards, Steps: batch,
-		Budget: r.Profile.StepBudget, Suspects: r.suspects(), KillOlder: older, AcceptLoss: r.p.AcceptLoss,
+		Budget: r.Profile.StepBudget, Suspects: r.suspects(), KillOlder: true, AcceptLoss: r.p.AcceptLoss,
 		Armed: maps.Clone(r.armed), Facts: r.facts(),
 	}
 	var entries []plan.Entry

@@ -87,6 +87,9 @@ type Maintenance struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
+// Active says whether it lasts at that time.
+func (m Maintenance) Active(now time.Time) bool { return m.Until.IsZero() || now.Before(m.Until) }
+
 // SyncState says whether semi-sync of a shard was relaxed by Baton; S4 is decided by it, not by the last sample.
 type SyncState struct {
 	State  string    `json:"state"` // SyncArmed or SyncDegraded

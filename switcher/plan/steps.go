@@ -143,7 +143,7 @@ func fold(log []Entry) map[StepName]progress {
 	m := make(map[StepName]progress, len(log))
 	for _, e := range log {
 		p := progress{e.Phase, e.Term, e.Err, m[e.Step].fails}
-		if e.Phase == Failed {
+		if e.Phase == Failed && e.Err != NotRun {
 			p.fails++
 		}
 		m[e.Step] = p
@@ -199,7 +199,17 @@ func touched(state map[StepName]progress) bool {
 	return f != "" && f != Failed
 }
 
+// leftAfter so many failures at a site an undo goes on without it. Nobody serves while an undo lasts, and none of its steps is what keeps
+// the sites apart: a target has no lease, and an old instance that stays read-only is repaired under the serving assignment.
+const leftAfter = 3
+
 func undo(p Plan, state map[StepName]progress, term int64, why string) Move {
+	for _, s := range p.UndoTable() {
+		if st := state[s.Name]; s.Actor == Executor && st.phase == Failed && st.fails >= leftAfter {
+			st.phase = Skipped
+			state[s.Name] = st
+		}
+	}
 	m := forward(p.UndoTable(), state, term, UndoneAll)
 	m.Why = why
 	return m

@@ -189,3 +189,26 @@ func TestExecutorStepsTravelTogether(t *testing.T) {
 		t.Fatalf("after the fence: %q, want %q", got, want)
 	}
 }
+
+// A site that lets no undo through does not keep the other from serving; a step that was never reached has not failed.
+func TestUndoGoesOnWithoutASite(t *testing.T) {
+	p := Plan{Kind: Switchover, From: "a", To: "b"}
+	log := with(with(with(nil, Step{Name: Fence}, Done, 1), Step{Name: Promote}, Failed, 1), Step{Name: UndoMark}, Done, 1)
+	target, source := Step{Name: UndoTarget}, Step{Name: UndoSource}
+	for range leftAfter {
+		if m := Next(p, log, 1); m.Do != Run || len(m.Steps) != 2 {
+			t.Fatalf("tries %+v", m)
+		}
+		log = with(log, target, Failed, 1)
+		log = append(log, Entry{Step: UndoSource, Phase: Failed, Term: 1, Err: NotRun})
+	}
+	if m := Next(p, log, 1); m.Do != Run || len(m.Steps) != 1 || m.Steps[0].Name != UndoSource {
+		t.Fatalf("with a target that fails: %+v, want the source alone", m)
+	}
+	for range leftAfter {
+		log = with(log, source, Failed, 1)
+	}
+	if m := Next(p, log, 1); m.Do != Run || m.Steps[0].Name != UndoServe {
+		t.Fatalf("with both failing: %+v, want the old site to serve", m)
+	}
+}

@@ -39,12 +39,29 @@ func Permit(c cluster.Cluster, f Facts, l Limits, cmd plan.Command) Decision {
 		}
 		kind = plan.Failover
 	}
+	waived := cmd.Force && cmd.AcceptLoss
+	if d := elsewhere(to, f); kind == plan.First && d.Reason != "" && !waived {
+		return d
+	}
+	if d := uncuttable(c, l); kind == plan.Failover && d.Reason != "" && !waived {
+		return d
+	}
 	if kind != plan.First {
-		if d := candidate(to, f, l, cmd.Force && cmd.AcceptLoss); d.Reason != "" && (d.Reason != TargetDown || !cmd.Force) {
+		if d := candidate(to, f, l, waived); d.Reason != "" && (d.Reason != TargetDown || !cmd.Force) {
 			return d
 		}
 	}
 	return Decision{Act: true, Kind: kind, From: active, To: to, Reason: Asked, Text: cmd.Reason}
+}
+
+// elsewhere says that the data is not at the site: after a release it is where it was served last.
+func elsewhere(to cluster.SiteName, f Facts) Decision {
+	for shard, home := range f.Assignment.Shards {
+		if home != "" && home != to {
+			return no(DataElsewhere, "the data of %s is at site %s, where the service was released: start it there and then switch; site %s would begin without what was written last", shard, home, to)
+		}
+	}
+	return Decision{}
 }
 
 func destination(c cluster.Cluster, f Facts, cmd plan.Command) (cluster.SiteName, Decision) {

@@ -48,6 +48,8 @@ const (
 	TargetDown      Reason = "TARGET_DOWN"
 	TargetNotReady  Reason = "TARGET_NOT_READY"
 	SyncRelaxed     Reason = "SEMI_SYNC_DEGRADED"
+	AckersElsewhere Reason = "ACKERS_ELSEWHERE"
+	DataElsewhere   Reason = "DATA_ELSEWHERE"
 	AfterAbort      Reason = "PAUSE_AFTER_ABORT"
 	AlreadyThere    Reason = "ALREADY_THERE"
 	NeedsReason     Reason = "NEEDS_REASON"
@@ -144,6 +146,9 @@ func Decide(c cluster.Cluster, f Facts, l Limits, now time.Time) Decision {
 	if d, ended := brakes(f, l, now); ended {
 		return d
 	}
+	if d := uncuttable(c, l); d.Reason != "" {
+		return d
+	}
 	to, d := target(c, f, l)
 	if to == "" {
 		return d
@@ -190,7 +195,7 @@ func verdict(active cluster.SiteName, v Votes, f Facts, l Limits, now time.Time)
 // brakes hold back a switch that the verdict asks for.
 func brakes(f Facts, l Limits, now time.Time) (Decision, bool) {
 	switch {
-	case f.Maintenance != nil && (f.Maintenance.Until.IsZero() || now.Before(f.Maintenance.Until)):
+	case f.Maintenance != nil && f.Maintenance.Active(now):
 		return no(InMaintenance, "maintenance by %s (%s): nothing is switched automatically; `baton maintenance off` ends it", f.Maintenance.Who, f.Maintenance.Reason), true
 	case l.Observers < 3 && f.Mode == Automatic:
 		return no(FewObservers, "%d observers are configured, automatic switching needs 3: add a witness to nodes:", l.Observers), true
@@ -264,6 +269,15 @@ func target(c cluster.Cluster, f Facts, l Limits) (cluster.SiteName, Decision) {
 		}
 	}
 	return "", first
+}
+
+// uncuttable says why a failover could lose what was acknowledged although semi-sync was armed: a switch cuts the new site's replica from
+// the old source, and nobody else's. A third site's could go on acknowledging, or have what the new one lacks.
+func uncuttable(c cluster.Cluster, l Limits) Decision {
+	if !l.Zero || len(c.Sites) <= 2 {
+		return Decision{}
+	}
+	return no(AckersElsewhere, "rpo is zero and %d sites can acknowledge: what only a third one has received would be lost; set rpo: bounded, or `baton switch --force --accept-loss`", len(c.Sites)-1)
 }
 
 // candidate says why the site cannot take over; an empty reason means that it can.

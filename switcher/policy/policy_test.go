@@ -117,14 +117,49 @@ func TestDecide(t *testing.T) {
 func TestTakeoverOrder(t *testing.T) {
 	three := bank
 	three.Sites = append(three.Sites, cluster.Site{Name: "c", Node: "mc-c"})
-	f := down()
+	f, l := down(), limits
+	l.Zero = false
 	f.Sites["c"], f.Targets["c"] = Votes{State: health.Up}, Ready{Known: true, Seen: now}
-	if d := Decide(three, f, limits, now); d.To != "b" {
+	if d := Decide(three, f, l, now); d.To != "b" {
 		t.Errorf("to %s, want the first in order, b", d.To)
 	}
 	f.Sites["b"] = Votes{State: health.Down}
-	if d := Decide(three, f, limits, now); d.To != "c" {
+	if d := Decide(three, f, l, now); d.To != "c" {
 		t.Errorf("to %s (%s), want c, since b is down", d.To, d.Text)
+	}
+}
+
+// A third site's replica can acknowledge what the new one never gets: with rpo: zero nobody fails over but an operator who accepts it.
+func TestAThirdSiteCanAcknowledge(t *testing.T) {
+	three := bank
+	three.Sites = append(three.Sites, cluster.Site{Name: "c", Node: "mc-c"})
+	if d := Decide(three, down(), limits, now); d.Act || d.Reason != AckersElsewhere {
+		t.Errorf("decided %+v", d)
+	}
+	cmd := plan.Command{Do: "switch", To: "b"}
+	if d := Permit(three, down(), limits, cmd); d.Act || d.Reason != AckersElsewhere {
+		t.Errorf("permitted %+v", d)
+	}
+	cmd.Force, cmd.AcceptLoss, cmd.Reason = true, true, "drill"
+	if d := Permit(three, down(), limits, cmd); !d.Act {
+		t.Errorf("refused %+v", d)
+	}
+	f := down()
+	f.Sites["a"] = Votes{State: health.Up}
+	if d := Permit(three, f, limits, plan.Command{Do: "switch", To: "b"}); !d.Act || d.Kind != plan.Switchover {
+		t.Errorf("a planned switch waits for equality and loses nothing: %+v", d)
+	}
+}
+
+// After a release the service begins where its data is.
+func TestStartWhereTheDataIs(t *testing.T) {
+	f := down()
+	f.Assignment = cluster.Assignment{Epoch: 3, Phase: cluster.Serving, Shards: map[cluster.ShardName]cluster.SiteName{"s1": "a"}}
+	if d := Permit(bank, f, limits, plan.Command{Do: "switch", To: "b"}); d.Act || d.Reason != DataElsewhere {
+		t.Errorf("%+v", d)
+	}
+	if d := Permit(bank, f, limits, plan.Command{Do: "switch", To: "a"}); !d.Act || d.Kind != plan.First {
+		t.Errorf("%+v", d)
 	}
 }
 
