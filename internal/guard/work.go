@@ -36,22 +36,24 @@ func (w *work) run(ctx context.Context) plan.Answer {
 			w.fenced[shard] = g
 		}
 	}
-	steps := map[plan.StepName]func(context.Context) (plan.Phase, error){
-		plan.FenceWrites: w.fenceWrites, plan.Cut: w.cut, plan.CatchUp: w.catchUp, plan.Promote: w.promote,
-		plan.UndoTarget: w.undoTarget, plan.UndoSource: w.undoSource, plan.RejoinStep: w.rejoin, plan.RepairStep: w.repair,
-		plan.DegradeStep: w.degrade,
+	steps, unknown := w.steps()
+	if unknown != "" {
+		a.Refused = unknown
+		return a
 	}
 	defer w.close()
 	err := w.open(ctx)
-	for _, s := range w.req.Steps {
+	for i, s := range w.req.Steps {
 		e := plan.Entry{Step: s, Term: w.req.Term, Node: w.Node, Phase: plan.Failed}
 		began := time.Now()
-		w.facts = Facts{}
+		if i > 0 {
+			w.facts = nil // the first step tells whom it could not connect to
+		}
 		switch {
 		case err != nil:
 			e.Err = err.Error()
 		default:
-			e.Phase, err = steps[s](ctx)
+			e.Phase, err = steps[i](ctx)
 			if err != nil {
 				e.Err = err.Error()
 			}
@@ -65,6 +67,25 @@ func (w *work) run(ctx context.Context) plan.Answer {
 		}
 	}
 	return a
+}
+
+// steps are what the request asks for, or why it cannot be taken: a newer version's controller may know more steps.
+func (w *work) steps() (todo []func(context.Context) (plan.Phase, error), unknown string) {
+	known := map[plan.StepName]func(context.Context) (plan.Phase, error){
+		plan.FenceWrites: w.fenceWrites, plan.Cut: w.cut, plan.CatchUp: w.catchUp, plan.Promote: w.promote,
+		plan.UndoTarget: w.undoTarget, plan.UndoSource: w.undoSource, plan.RejoinStep: w.rejoin, plan.RepairStep: w.repair,
+		plan.DegradeStep: w.degrade,
+	}
+	for _, s := range w.req.Steps {
+		if known[s] == nil {
+			return nil, fmt.Sprintf("this version knows no step %q: run the same version on all nodes", s)
+		}
+		todo = append(todo, known[s])
+	}
+	if len(todo) == 0 {
+		return nil, "the request names no step"
+	}
+	return todo, ""
 }
 
 // sides says which instances a request touches: an old one that does not answer is no reason to stop a failover.
