@@ -109,8 +109,14 @@ func TestPaperTimeliness(t *testing.T) {
 func TestPaperFluctuation(t *testing.T) {
 	steady, fast := cluster.Steady(), cluster.Fast()
 	watchers := []watcher{
-		inARow(3), inARow(5), within(3, 6), within(5, 10), within(6, 15),
-		{"`steady`", steady.Interval, accumulator.Steady()}, {"`fast`", fast.Interval, accumulator.Fast()}, {"bucket, 500ms", steady.Interval, accumulator.Leaky()},
+		inARow(3),
+		inARow(5),
+		within(3, 6),
+		within(5, 10),
+		within(6, 15),
+		{"`steady`", steady.Interval, accumulator.Steady()},
+		{"`fast`", fast.Interval, accumulator.Fast()},
+		{"bucket, 500ms", steady.Interval, accumulator.Leaky()},
 	}
 	troubles := []struct {
 		name  string
