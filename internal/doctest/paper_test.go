@@ -123,9 +123,14 @@ func TestPaperFluctuation(t *testing.T) {
 		happens func(int) func(time.Duration) bool
 	}{
 		{"down for good", always},
-		{"10 % of the probes lost", loss(0.1)}, {"30 %", loss(0.3)}, {"50 %", loss(0.5)}, {"70 %", loss(0.7)},
-		{"1 s down, 1 s up", flap(time.Second, time.Second)}, {"2 s down, 2 s up", flap(2*time.Second, 2*time.Second)},
-		{"2 s down, 1 s up", flap(2*time.Second, time.Second)}, {"3 s down, 3 s up", flap(3*time.Second, 3*time.Second)},
+		{"10 % of the probes lost", loss(0.1)},
+		{"30 %", loss(0.3)},
+		{"50 %", loss(0.5)},
+		{"70 %", loss(0.7)},
+		{"1 s down, 1 s up", flap(time.Second, time.Second)},
+		{"2 s down, 2 s up", flap(2*time.Second, 2*time.Second)},
+		{"2 s down, 1 s up", flap(2*time.Second, time.Second)},
+		{"3 s down, 3 s up", flap(3*time.Second, 3*time.Second)},
 	}
 	var b strings.Builder
 	b.WriteString("| 30 s of |")
