@@ -119,7 +119,7 @@ func TestPaperFluctuation(t *testing.T) {
 		{"bucket, 500ms", steady.Interval, accumulator.Leaky()},
 	}
 	troubles := []struct {
-		name  string
+		name    string
 		happens func(int) func(time.Duration) bool
 	}{
 		{"down for good", always},
