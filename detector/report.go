@@ -201,6 +201,7 @@ type recheck struct {
 	at       time.Time
 	deadline time.Time
 	waiting  map[*runner]bool
+	rest     []*runner // not looked at yet: they were well before the question
 
 	answered string           // nonce of the newest answer
 	site     cluster.SiteName // and the site that it was about
@@ -242,7 +243,13 @@ func (d *Detector) recheckStep(ctx context.Context, group *sync.WaitGroup, now t
 		return
 	}
 	over := len(d.recheck.waiting) == 0 || !now.Before(d.recheck.deadline)
-	if !over && !d.confirmed(now) {
+	if confirmed := d.confirmed(now); !over && !confirmed {
+		return
+	} else if over && !confirmed && len(d.recheck.rest) > 0 {
+		for _, r := range d.recheck.rest { // what made it down is well again: is everything?
+			d.recheckLook(ctx, group, r, now)
+		}
+		d.recheck.rest, d.recheck.deadline = nil, now.Add(d.cfg.Hold)
 		return
 	}
 	for r := range d.recheck.waiting {
@@ -263,20 +270,49 @@ func (d *Detector) confirmed(now time.Time) bool {
 	return j != nil && j.VerdictSince(now, d.recheck.at).State == health.Down
 }
 
+// recheckBegin looks anew at the active site. When it is down, first only at what made it so: sixty looks at once from three observers
+// would cost the applications that wait more time than the question itself. The others follow if those are well again.
 func (d *Detector) recheckBegin(ctx context.Context, group *sync.WaitGroup, now time.Time, nonce string) {
 	d.recheck.nonce, d.recheck.at, d.recheck.deadline = nonce, now, now.Add(d.cfg.Hold)
-	d.recheck.waiting = map[*runner]bool{}
+	d.recheck.waiting, d.recheck.rest = map[*runner]bool{}, nil
 	d.observeLease(now)
+	bad := d.badTargets(now)
 	for _, r := range d.runners {
 		advisory := r.probe.Factor == health.Heartbeat && r.probe.Targets[0].Kind == health.Mycat
-		if r.site != d.sit.Assignment.Site || advisory || !d.due(r, now) {
-			continue
-		}
-		d.recheck.waiting[r] = true
-		if r.flight == nil {
-			d.launch(ctx, group, r, now, true)
+		switch {
+		case r.site != d.sit.Assignment.Site || advisory || !d.due(r, now):
+		case len(bad) > 0 && !slices.ContainsFunc(r.probe.Targets, func(t health.Target) bool { return bad[shownKey{t, r.probe.Factor}] }):
+			d.recheck.rest = append(d.recheck.rest, r)
+		default:
+			d.recheckLook(ctx, group, r, now)
 		}
 	}
+}
+
+func (d *Detector) recheckLook(ctx context.Context, group *sync.WaitGroup, r *runner, now time.Time) {
+	d.recheck.waiting[r] = true
+	if r.flight == nil {
+		d.launch(ctx, group, r, now, true)
+	}
+}
+
+// badTargets are the factors that make the active site down; none while it is not.
+func (d *Detector) badTargets(now time.Time) map[shownKey]bool {
+	j := d.judges[d.sit.Assignment.Site]
+	if j == nil {
+		return nil
+	}
+	v := j.Verdict(now)
+	if v.State != health.Down {
+		return nil
+	}
+	bad := map[shownKey]bool{}
+	for _, t := range v.Targets {
+		if t.State == health.Down {
+			bad[shownKey{t.Target, t.Factor}] = true
+		}
+	}
+	return bad
 }
 
 // recheckAnswer books an answer; a look that was sent before the nonce is followed by a new one at once.

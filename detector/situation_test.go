@@ -24,8 +24,8 @@ func TestRecheck(t *testing.T) {
 			l.t.Errorf("the answer to n1 is %q, %s", r.Nonce, r.Verdicts["a"].State)
 		}
 		l.set(func() {
-			if l.anew["mysql a/s2 sql"] == 0 || l.anew["mysql b/s2 sql"] != 0 {
-				l.t.Errorf("looked anew at %v: want all of the active site, none of the standby", l.anew)
+			if l.anew["mysql a/s1 sql"] == 0 || l.anew["mysql a/s2 sql"] != 0 {
+				l.t.Errorf("looked anew at %v: want what made the site down, and nothing else while that is confirmed", l.anew)
 			}
 			l.sit.Nonce = "n1"
 		})
@@ -37,6 +37,11 @@ func TestRecheck(t *testing.T) {
 		if r := l.last(); r.Nonce != "n2" || r.Verdicts["a"].State != health.Suspect {
 			l.t.Errorf("the answer to n2 is %q, %s", r.Nonce, r.Verdicts["a"].State)
 		}
+		l.set(func() {
+			if l.anew["mysql a/s2 sql"] == 0 || l.anew["mysql b/s2 sql"] != 0 {
+				l.t.Errorf("looked anew at %v: want all of the active site, none of the standby", l.anew)
+			}
+		})
 	})
 }
 

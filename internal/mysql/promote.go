@@ -47,20 +47,35 @@ func (c *Conn) Promote(ctx context.Context, check Check, epoch Epoch, verify []V
 	return p, nil
 }
 
-func (c *Conn) promote(ctx context.Context, check Check, epoch Epoch, verify []Verification) (Promoted, error) {
-	var out Promoted
-	p, err := c.progress(ctx)
-	if err != nil {
-		return out, err
+// Settle does the part of a promotion that no client can notice: the replica stopped, event scheduler and source half of semi-sync off.
+// Shards can settle side by side while their promotions keep their order. It is idempotent, and Promote does it where it was not done.
+func (c *Conn) Settle(ctx context.Context, check Check) error {
+	if _, _, err := c.settle(ctx, check); err != nil {
+		return fmt.Errorf("settle %s: %w", c.server.Addr, err)
+	}
+	return nil
+}
+
+func (c *Conn) settle(ctx context.Context, check Check) (p progress, eventsStopped bool, err error) {
+	if p, err = c.progress(ctx); err != nil {
+		return p, false, err
 	}
 	if p.channels > 0 {
 		if err := c.stopReplica(ctx, check, p); err != nil {
-			return out, err
+			return p, false, err
 		}
 	}
-	if out.EventsStopped, err = c.quiet(ctx, check); err != nil {
+	eventsStopped, err = c.quiet(ctx, check)
+	return p, eventsStopped, err
+}
+
+func (c *Conn) promote(ctx context.Context, check Check, epoch Epoch, verify []Verification) (Promoted, error) {
+	var out Promoted
+	p, stopped, err := c.settle(ctx, check)
+	if err != nil {
 		return out, err
 	}
+	out.EventsStopped = stopped
 	if err := c.verify(ctx, verify); err != nil {
 		return out, err
 	}
