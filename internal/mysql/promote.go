@@ -47,16 +47,16 @@ func (c *Conn) Promote(ctx context.Context, check Check, epoch Epoch, verify []V
 	return p, nil
 }
 
-// Settle does the part of a promotion that no client can notice: the replica stopped, event scheduler and source half of semi-sync off.
-// Shards can settle side by side while their promotions keep their order. It is idempotent, and Promote does it where it was not done.
-func (c *Conn) Settle(ctx context.Context, check Check) error {
-	if _, _, err := c.settle(ctx, check); err != nil {
-		return fmt.Errorf("settle %s: %w", c.server.Addr, err)
+// Quiesce does the part of a promotion that no client can notice: the replica stopped, event scheduler and source half of semi-sync off.
+// Shards can quiesce side by side while their promotions keep their order. It is idempotent, and Promote does it where it was not done.
+func (c *Conn) Quiesce(ctx context.Context, check Check) error {
+	if _, _, err := c.quiesce(ctx, check); err != nil {
+		return fmt.Errorf("quiesce %s: %w", c.server.Addr, err)
 	}
 	return nil
 }
 
-func (c *Conn) settle(ctx context.Context, check Check) (p progress, eventsStopped bool, err error) {
+func (c *Conn) quiesce(ctx context.Context, check Check) (p progress, eventsStopped bool, err error) {
 	if p, err = c.progress(ctx); err != nil {
 		return p, false, err
 	}
@@ -71,7 +71,7 @@ func (c *Conn) settle(ctx context.Context, check Check) (p progress, eventsStopp
 
 func (c *Conn) promote(ctx context.Context, check Check, epoch Epoch, verify []Verification) (Promoted, error) {
 	var out Promoted
-	p, stopped, err := c.settle(ctx, check)
+	p, stopped, err := c.quiesce(ctx, check)
 	if err != nil {
 		return out, err
 	}
