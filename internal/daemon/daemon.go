@@ -159,7 +159,7 @@ func (n *node) guard(ctx context.Context, g *errgroup.Group, site cluster.Site) 
 	}
 	gd := guard.New(guard.Config{
 		Site: site.Name, Node: n.cfg.Node, Incarnation: rand.Text(), Level: cluster.GateEBPF, Terms: n.terms, Keys: n.store.Keys,
-		Store: n.store, Gate: kernelGate{kg}, Binder: binder, Wire: w, Data: selfFence{n.data, n.cfg.Cluster, site}, Memory: mem,
+		Store: n.store, Gate: &kernelGate{f: kg, interfaces: gated, covered: ifaces}, Binder: binder, Wire: w, Data: selfFence{n.data, n.cfg.Cluster, site}, Memory: mem,
 		Now: func() lease.Boot { return lease.Boot(gate.Now()) }, Moved: moved, Log: n.log,
 	})
 	n.pump.to = append(n.pump.to, gd.Observe)

@@ -86,6 +86,10 @@ func (d *database) parse(_ context.Context, text string) (gtid.Set, error) {
 	return set, nil
 }
 
+func (d *database) Quiesce(ctx context.Context, check guard.Check) error {
+	return d.c.Quiesce(ctx, mysql.Check(check))
+}
+
 func (d *database) Promote(ctx context.Context, check guard.Check, e guard.Epoch) (string, error) {
 	p, err := d.c.Promote(ctx, mysql.Check(check), epochOf(e), nil)
 	return p.Executed.String(), err
@@ -104,7 +108,31 @@ func (d *database) Demote(ctx context.Context, check guard.Check) error {
 	if err != nil || st.Replica == nil { // a first start that is undone: it followed nobody
 		return err
 	}
-	return d.c.RestartIO(ctx, mysql.Check(check))
+	inner, cancel := context.WithTimeoutCause(ctx, reconnect, fmt.Errorf("the source did not let the replica in within %s", reconnect))
+	defer cancel()
+	err = d.c.RestartIO(inner, mysql.Check(check))
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	fresh, cerr := serverOf(d.cfg, d.addr).Connect(ctx) // the time may have ended in the middle of a query, and the connection with it
+	if cerr != nil {
+		return errors.Join(err, cerr)
+	}
+	defer fresh.Close()
+	if st, serr := fresh.Status(ctx); serr != nil || !runsAlone(st) {
+		return errors.Join(err, serr)
+	}
+	return nil
+}
+
+// reconnect is how long an undo waits until the replica has its source again: one try a second, and a bit. Nobody serves meanwhile.
+const reconnect = 1500 * time.Millisecond
+
+// runsAlone says whether a replica lacks nothing but its source. A dead one is why most failovers began: an undo that waited for it
+// would last as long as it is dead, and the service with it.
+func runsAlone(st mysql.Status) bool {
+	r := st.Replica
+	return r != nil && r.SQLRunning == "Yes" && (r.IORunning == "Connecting" || r.IORunning == "Preparing" || r.IORunning == "Yes") && st.ReadOnly
 }
 
 // Restore makes an instance writable under an epoch that its data has not passed.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/baton-ha/baton/internal/cluster"
@@ -16,30 +17,89 @@ import (
 	"github.com/baton-ha/baton/vip/gate"
 )
 
-// kernelGate is the eBPF gate as the guard sees it.
-type kernelGate struct{ g *gate.Gate }
-
-func (k kernelGate) Install(ctx context.Context, preload lease.Boot) error {
-	return k.g.Install(ctx, gate.Word(preload))
+// filter is the eBPF gate: *gate.Gate, or a test's.
+type filter interface {
+	Install(ctx context.Context, preload gate.Word) error
+	Word() gate.Word
+	Swap(old, next gate.Word) gate.Outcome
+	Close() (gate.Word, error)
+	Verify(ctx context.Context) error
+	Cover(ctx context.Context, interfaces []string) error
 }
 
-func (k kernelGate) Word() uint64 { return uint64(k.g.Word()) }
+// kernelGate is the eBPF gate as the guard sees it. It follows the host's interfaces: one that comes up later would serve the VIP
+// ungated, and one that goes away must not end the service. The guard's goroutine alone verifies.
+type kernelGate struct {
+	f          filter
+	interfaces func() ([]string, error) // that the gate must stand on now
+	covered    []string
+}
 
-func (k kernelGate) Swap(old uint64, deadline lease.Boot) error {
-	if out := k.g.Swap(gate.Word(old), gate.Word(deadline)); out != gate.Swapped {
+// Install implements guard.Gate. A try that attached the gate and found something in its way is repaired, shut.
+func (k *kernelGate) Install(ctx context.Context, preload lease.Boot) error {
+	err := k.f.Install(ctx, gate.Word(preload))
+	if !errors.Is(err, gate.ErrInstalled) {
+		return err
+	}
+	shut, err := k.f.Close()
+	if err != nil {
+		return err
+	}
+	if err := k.cover(ctx); err != nil || preload == 0 {
+		return err
+	}
+	return k.Swap(uint64(shut), preload)
+}
+
+func (k *kernelGate) Word() uint64 { return uint64(k.f.Word()) }
+
+func (k *kernelGate) Swap(old uint64, deadline lease.Boot) error {
+	if out := k.f.Swap(gate.Word(old), gate.Word(deadline)); out != gate.Swapped {
 		return fmt.Errorf("swap the gate's word: %s: %w", out, guard.ErrOvertaken)
 	}
 	return nil
 }
 
-func (k kernelGate) Shut(ctx context.Context) error {
-	if _, err := k.g.Close(); err != nil {
+func (k *kernelGate) Shut(ctx context.Context) error {
+	if _, err := k.f.Close(); err != nil {
 		return err
 	}
-	return k.g.Verify(ctx)
+	return k.f.Verify(ctx)
 }
 
-func (k kernelGate) Verify(ctx context.Context) error { return k.g.Verify(ctx) }
+// Verify implements guard.Gate. What it finds is repaired only while the gate is shut: then the guard has taken the address away already,
+// and without a repair the site would stay silent for ever.
+func (k *kernelGate) Verify(ctx context.Context) error {
+	names, err := k.interfaces()
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(names, k.covered) {
+		return k.cover(ctx)
+	}
+	err = k.f.Verify(ctx)
+	if err == nil || k.f.Word().Open(gate.Now()) || errors.Is(err, gate.ErrNotOurs) {
+		return err
+	}
+	return k.cover(ctx)
+}
+
+// cover puts the gate on all interfaces that are there. One that goes away meanwhile is looked for once more and no longer missed.
+func (k *kernelGate) cover(ctx context.Context) error {
+	for try := 0; ; try++ {
+		names, err := k.interfaces()
+		if err != nil {
+			return err
+		}
+		if err = k.f.Cover(ctx, names); err == nil {
+			k.covered = names
+			return nil
+		}
+		if try > 0 || !errors.Is(err, gate.ErrNoInterface) {
+			return err
+		}
+	}
+}
 
 // gated lists the interfaces that the gate must stand on: every Ethernet interface that is up. One that is left out would serve the
 // VIP ungated, since Linux answers for an address on any interface.

@@ -34,6 +34,8 @@ type Database interface {
 	Cut(ctx context.Context, check Check) (received string, err error)
 	// CatchUp waits until all of upTo (empty: all that was received) is executed.
 	CatchUp(ctx context.Context, check Check, upTo string) (executed string, err error)
+	// Quiesce does the part of a promotion that no client notices: replica stopped, nothing that writes or waits by itself.
+	Quiesce(ctx context.Context, check Check) error
 	// Promote makes the server writable under that epoch: replica stopped, epoch written, then writable.
 	Promote(ctx context.Context, check Check, e Epoch) (executed string, err error)
 	// Demote makes it read-only again and lets its replica run: the undo of Cut and Promote.

@@ -107,6 +107,8 @@ func (d *server) CatchUp(ctx context.Context, check Check, upTo string) (string,
 	return "executed by " + d.name, d.did(ctx, check, strings.TrimSpace("catch-up "+upTo))
 }
 
+func (d *server) Quiesce(ctx context.Context, check Check) error { return d.did(ctx, check, "quiesce") }
+
 func (d *server) Promote(ctx context.Context, check Check, e Epoch) (string, error) {
 	return "promoted " + d.name, d.did(ctx, check, fmt.Sprintf("promote %d %s %s", e.Epoch, e.Switch, e.Site))
 }

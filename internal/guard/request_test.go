@@ -69,6 +69,8 @@ func (d *scripted) CatchUp(_ context.Context, c Check, upTo string) (string, err
 	return "gtid of " + d.at, d.do(c, strings.TrimSpace("catch up "+upTo)+" at")
 }
 
+func (d *scripted) Quiesce(_ context.Context, c Check) error { return c() }
+
 func (d *scripted) Promote(_ context.Context, c Check, _ Epoch) (string, error) {
 	return "", d.do(c, "promote")
 }

@@ -312,8 +312,13 @@ func (w *work) catchUp(ctx context.Context) (plan.Phase, error) {
 	}))
 }
 
-// promote goes shard by shard in the configured order: a bank switches its databases in order.
+// promote goes shard by shard in the configured order: a bank switches its databases in order. What no client notices of it is done
+// before, for all of them side by side.
 func (w *work) promote(ctx context.Context) (plan.Phase, error) {
+	err := w.each(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error { return w.to[i].Quiesce(ctx, w.check) })
+	if err != nil {
+		return plan.Failed, err
+	}
 	e := Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.To}
 	for i, shard := range w.req.Shards {
 		ctx, cancel := context.WithTimeoutCause(ctx, w.patience(), fmt.Errorf("shard %s took longer than %s", shard, w.patience()))
