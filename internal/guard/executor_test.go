@@ -506,6 +506,7 @@ func TestNewerRequestWaitsForTheEnd(t *testing.T) {
 		}
 		b.request("r1", forward)
 		b.pass(50 * time.Millisecond)
+		asked := time.Now()
 		b.request("r2", []plan.StepName{plan.UndoTarget, plan.UndoSource}, func(r *plan.Request) { r.KillOlder = true })
 		b.pass(time.Millisecond)
 		if slices.ContainsFunc(b.servers.happened(), func(s string) bool { return strings.HasSuffix(s, "kill") }) {
@@ -516,6 +517,9 @@ func TestNewerRequestWaitsForTheEnd(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
+		if took := began.Sub(asked); took > 100*time.Millisecond {
+			t.Errorf("the second request waited %s: the first was not cancelled", took)
+		}
 		if ended.IsZero() || began.Before(ended) {
 			t.Errorf("ended %v, next began %v", ended, began)
 		}
