@@ -35,12 +35,28 @@ func (r *run) end(ctx context.Context, m plan.Move) error {
 	return nil
 }
 
-// prune drops the oldest switches beyond the history's length, a few at a time: a transaction is bounded.
+// keptMends of them may be mendings when there are too many: a rejoin that is refused is tried once a minute, and would push every real
+// switch out of the history within hours, and out of the budget that counts them.
+const keptMends = 20
+
+// prune drops the oldest switches beyond the history's length, mendings first, a few at a time: a transaction is bounded.
 func (r *run) prune() []dcs.Op {
 	all := Summaries(r.state.Switches)
+	var mends, rest []plan.Summary
+	for _, s := range all {
+		if s.Kind.Mends() {
+			mends = append(mends, s)
+		} else {
+			rest = append(rest, s)
+		}
+	}
+	spare := max(len(mends)-keptMends, 0)
+	if spare == 0 { // then the oldest go, whatever they are
+		rest = all
+	}
 	var ops []dcs.Op
-	for i := 0; i < len(all)-kept && i < 8; i++ {
-		ops = append(ops, dcs.Op{Kind: dcs.DeletePrefix, Key: r.Keys.Switch(all[i].ID, "")})
+	for _, s := range append(mends[:spare:spare], rest...)[:min(max(len(all)-kept, 0), 8)] {
+		ops = append(ops, dcs.Op{Kind: dcs.DeletePrefix, Key: r.Keys.Switch(s.ID, "")})
 	}
 	return ops
 }

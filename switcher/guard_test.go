@@ -1,6 +1,7 @@
 package switcher
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -114,6 +115,32 @@ func TestCommandRightAfterASwitchWaitsForALook(t *testing.T) {
 		id := w.command(plan.Command{To: "a"})
 		if r := w.reply(id); r.Refused != "" {
 			t.Errorf("refused: %s", r.Refused)
+		}
+	})
+}
+
+// A rejoin that is refused again and again does not push the switches out of the history.
+func TestMendingsDoNotCrowdOutSwitches(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		w.past(1, 3)
+		var ops []dcs.Op
+		for n := 4; n <= kept; n++ {
+			id := fmt.Sprintf("s%d", n)
+			ops = append(ops, dcs.Doc(w.keys.Switch(id, "summary"), plan.Summary{Plan: plan.Plan{ID: id, Kind: plan.Rejoin}, Outcome: plan.Aborted}))
+		}
+		w.do(ops...)
+		w.lead("witness")
+		w.command(plan.Command{Do: "release"})
+		w.ended("s201")
+		st := w.state()
+		for _, id := range []string{"s1", "s2", "s3", "s200"} {
+			if st.Switches[id].Summary.Mod == 0 {
+				t.Errorf("%s is forgotten", id)
+			}
+		}
+		if n := len(Summaries(st.Switches)); n != kept || st.Switches["s4"].Summary.Mod != 0 {
+			t.Errorf("history keeps %d, with the oldest rejoin", n)
 		}
 	})
 }

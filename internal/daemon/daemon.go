@@ -64,7 +64,10 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	if err := n.assemble(ctx, g, last, late); err != nil {
 		return errors.Join(err, stop(g))
 	}
-	late.Go(func() error { return mirror.Run(last) })
+	late.Go(func() error {
+		_ = mirror.Run(last) // it ends with last, whose cause is told by whoever ended it; a plain SIGTERM is no error
+		return nil
+	})
 	late.Go(func() error { return n.pump.Run(last) })
 	g.Go(func() error { // a part that ends late ends the others too
 		select {
