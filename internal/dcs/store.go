@@ -1,6 +1,7 @@
 package dcs
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -132,6 +133,7 @@ type Decoder struct {
 
 type decoded struct {
 	mod   int64
+	raw   []byte // a store that was restored gives its revisions out a second time
 	value any
 }
 
@@ -234,14 +236,15 @@ func (s *State) decodeSwitch(rest string, it Source) error {
 }
 
 func into[T any](cache map[string]decoded, dst *Versioned[T], it Source) error {
-	v, ok := cache[it.Key].value.(T)
-	if !ok || cache[it.Key].mod != it.Mod {
+	known := cache[it.Key]
+	v, ok := known.value.(T)
+	if !ok || known.mod != it.Mod || !bytes.Equal(known.raw, it.Value) {
 		v = *new(T)
 		if err := json.Unmarshal(it.Value, &v); err != nil {
 			return fmt.Errorf("read document: %w", err)
 		}
 		if cache != nil {
-			cache[it.Key] = decoded{it.Mod, v}
+			cache[it.Key] = decoded{it.Mod, it.Value, v}
 		}
 	}
 	*dst = Versioned[T]{v, it.Mod, it.Received}

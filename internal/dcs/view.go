@@ -1,6 +1,7 @@
 package dcs
 
 import (
+	"bytes"
 	"cmp"
 	"iter"
 	"slices"
@@ -78,12 +79,13 @@ func (v View) changed(items []Item, received time.Time) (View, bool) {
 }
 
 // replaced returns the view that a complete read at the revision gives, and whether it differs in any key.
-// A version known before keeps the time at which it was first received.
+// A version known before keeps the time at which it was first received. The value is compared too: a store that was restored gives its
+// revisions out a second time.
 func (v View) replaced(items []Item, revision int64, received time.Time) (View, bool) {
 	entries := make([]*Entry, len(items)) // in key order already
 	same := len(items) == len(v.entries)
 	for n, item := range items {
-		if i, ok := v.find(item.Key); ok && v.entries[i].Mod == item.Mod {
+		if i, ok := v.find(item.Key); ok && v.entries[i].Mod == item.Mod && bytes.Equal(v.entries[i].Value, item.Value) {
 			entries[n] = v.entries[i]
 			continue
 		}
