@@ -115,7 +115,8 @@ func (d *Detector) tellSite(v health.Verdict) {
 		level = slog.LevelDebug // nothing was looked at yet
 	}
 	d.log.LogAttrs(context.Background(), level, "site changed its state",
-		slog.String("site", string(v.Site)), slog.String("state", string(v.State)), slog.String("cause", v.Reason))
+		slog.String("site", string(v.Site)), slog.String("state", string(v.State)), slog.String("cause", v.Reason),
+		slog.Int("phi", v.Phi), slog.Int("h", v.H), slog.Int("trip", v.HTrip))
 }
 
 // frozen stands for a target whose probe is wrongly configured, among the states that were shown.

@@ -176,7 +176,7 @@ func (r *run) ride(entries []plan.Entry) ([]plan.Entry, []dcs.Op) {
 func (r *run) relax(batch []plan.StepName) []dcs.Op {
 	var ops []dcs.Op
 	for _, s := range batch {
-		if s != plan.Promote && s != plan.DegradeStep {
+		if s != plan.Promote && s != plan.DegradeStep && s != plan.RepairStep {
 			continue
 		}
 		for _, shard := range r.p.Shards {

@@ -430,7 +430,7 @@ func (w *world) state() dcs.State {
 
 // pass lets virtual time pass.
 func (w *world) pass(d time.Duration) {
-	time.Sleep(d)
+	<-time.After(d)
 	synctest.Wait()
 }
 
@@ -442,7 +442,7 @@ func (w *world) wait(what string, cond func(dcs.State) bool) dcs.State {
 		if st := w.state(); cond(st) {
 			return st
 		}
-		time.Sleep(25 * time.Millisecond)
+		<-time.After(25 * time.Millisecond)
 	}
 	st := w.state()
 	w.t.Fatalf("never: %s; term %+v, assignment %+v, switches:\n%s", what, st.Term.Value, st.Assignment.Value, told(st))

@@ -2,6 +2,7 @@ package switcher
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/baton-ha/baton/internal/cluster"
@@ -31,6 +32,7 @@ func Judge(c cluster.Cluster, a cluster.Assignment, sync map[cluster.ShardName]c
 		at[string(s.Site)+"/"+string(s.Shard)] = s
 		r.Instances = append(r.Instances, s.Instance)
 	}
+	alone := map[cluster.SiteName][]cluster.ShardName{}
 	for _, site := range c.Sites {
 		var out SiteReady
 		for _, shard := range c.Shards {
@@ -44,9 +46,21 @@ func Judge(c cluster.Cluster, a cluster.Assignment, sync map[cluster.ShardName]c
 				continue
 			}
 			judgeStandby(&out, &r, me, active, sync[shard])
+			if me.Err != "" && active.Err == "" && active.SourceOn && active.Clients <= 1 {
+				alone[home] = append(alone[home], shard) // the source still counts it: it notices only when it sends something
+			}
 		}
 		out.RPO = rpo(c, sync)
 		r.Sites[site.Name] = out
+	}
+	for name, shards := range alone {
+		s := r.Sites[name]
+		for _, shard := range shards {
+			if !slices.Contains(s.Alone, shard) {
+				s.Alone = append(s.Alone, shard)
+			}
+		}
+		r.Sites[name] = s
 	}
 	return r
 }

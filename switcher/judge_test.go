@@ -40,7 +40,7 @@ func TestJudge(t *testing.T) {
 		rpo      string
 	}{
 		"all is well":               {},
-		"standby is gone":           {change: func(s []Seen) { s[bs1].Err = "refused" }, blockers: []string{"UNREACHABLE"}},
+		"standby is gone":           {change: func(s []Seen) { s[bs1].Err = "refused" }, blockers: []string{"UNREACHABLE"}, alone: []cluster.ShardName{"s1"}},
 		"standby is writable":       {change: func(s []Seen) { s[bs1].ReadOnly = false }, blockers: []string{"STANDBY_WRITABLE"}, mendB: "writable", alarm: "b/s1 is writable although"},
 		"standby follows nobody":    {change: func(s []Seen) { s[bs1].Replicates, s[bs1].Source = false, "" }, blockers: []string{"NOT_REPLICATING"}, mendB: "does not replicate"},
 		"standby follows a third":   {change: func(s []Seen) { s[bs1].Source = "10.9.9.9:3306" }, blockers: []string{"NOT_REPLICATING"}, mendB: "does not replicate"},

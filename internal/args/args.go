@@ -17,6 +17,9 @@ func Reorder(commands []*cli.Command, args []string) []string {
 			continue
 		}
 		c := commands[at]
+		if c.SkipFlagParsing {
+			return args // its options are its own affair
+		}
 		rest := args[i+1:]
 		if len(c.Subcommands) > 0 {
 			return append(slices.Clone(args[:i]), Reorder(c.Subcommands, args[i:])...)

@@ -11,6 +11,7 @@ import (
 var commands = []*cli.Command{
 	{Name: "history", Flags: []cli.Flag{&cli.BoolFlag{Name: "json"}, &cli.StringFlag{Name: "config", Aliases: []string{"c"}}}},
 	{Name: "switch", Flags: []cli.Flag{&cli.StringFlag{Name: "to"}, &cli.BoolFlag{Name: "yes"}}},
+	{Name: "shell", SkipFlagParsing: true},
 	{Name: "maintenance", Subcommands: []*cli.Command{{Name: "on", Flags: []cli.Flag{&cli.DurationFlag{Name: "for"}}}}},
 }
 
@@ -23,6 +24,7 @@ func TestReorder(t *testing.T) {
 		{"baton maintenance on --for 30m", "baton maintenance on --for 30m"},
 		{"baton history -- --json", "baton history -- --json"},
 		{"baton history s3 --config=f.yaml", "baton history --config=f.yaml s3"},
+		{"lab shell mc-a baton switch --to b", "lab shell mc-a baton switch --to b"},
 		{"baton", "baton"},
 		{"baton nonsense --x", "baton nonsense --x"},
 	} {

@@ -18,9 +18,10 @@ func checkCommand() *cli.Command {
 	return &cli.Command{
 		Name: "check", Usage: "find everything that would stand in the way of a switch; nothing is touched", Flags: []cli.Flag{jsonFlag()},
 		Action: func(c *cli.Context) error {
-			cfg, err := load(c)
-			r := check.InvalidConfig(err)
-			if err == nil {
+			var r check.Report
+			if cfg, err := load(c); err != nil {
+				r = check.InvalidConfig(err)
+			} else {
 				r = runCheck(c.Context, cfg)
 			}
 			show := r.Render

@@ -118,7 +118,7 @@ func heed(c *cli.Context, st dcs.State, cmd *plan.Command) error {
 // admitFirst runs the check before the first start in mode automatic: it is the moment from which Baton acts by itself, and later a
 // failover must not wait for a check.
 func (s *session) admitFirst(c *cli.Context, st dcs.State, cmd plan.Command) error {
-	if cmd.Do != "switch" || cmd.DryRun || cmd.Force || st.Assignment.Value.Site != "" || s.cfg.Mode != policy.Automatic {
+	if cmd.Do != "switch" || cmd.DryRun || cmd.Force || st.Assignment.Mod != 0 || s.cfg.Mode != policy.Automatic {
 		return nil
 	}
 	r := runCheck(c.Context, s.cfg)
@@ -256,6 +256,9 @@ func headline(s plan.Summary) string {
 	from, to := orElse(string(s.From), "nobody"), orElse(string(s.To), "nobody")
 	switch s.Outcome {
 	case plan.Completed:
+		if s.Kind.Mends() {
+			return fmt.Sprintf("%s: %s site %s in %s", s.ID, done[s.Kind], to, s.Ended.Sub(s.At).Round(time.Millisecond))
+		}
 		line := fmt.Sprintf("%s: %s %s→%s in %s", s.ID, done[s.Kind], from, to, s.Took.Round(time.Millisecond))
 		if s.Outage > 0 {
 			line += fmt.Sprintf(", outage through the VIP about %s", s.Outage.Round(time.Millisecond))
@@ -269,7 +272,7 @@ func headline(s plan.Summary) string {
 
 var done = map[plan.Kind]string{
 	plan.First: "started", plan.Failover: "failed over", plan.Switchover: "switched", plan.Rejoin: "rejoined", plan.Repair: "repaired", plan.GiveUp: "released",
-	plan.Degrade: "let semi-sync go of",
+	plan.Degrade: "let semi-sync go at",
 }
 
 // Line is a journal entry as people read it: step, outcome, time, what was seen.

@@ -70,6 +70,9 @@ func (s *session) explain(st dcs.State, w Why) error {
 	if a := w.Advice; a != nil && time.Now().Before(a.Until) {
 		p("%s (valid for another %s)", a.Text, time.Until(a.Until).Round(time.Second))
 	}
+	if m := st.Maintenance; m.Mod != 0 {
+		p("maintenance by %s until %s (%s): nothing is switched automatically", m.Value.Who, until(m.Value.Until), orElse(m.Value.Reason, "no reason given"))
+	}
 	for _, site := range s.cfg.Cluster.Sites {
 		if v, ok := w.Votes[site.Name]; ok {
 			p("site %s is %s by %d up, %d down, %d unknown of %d observers: %s", site.Name, v.State, v.Up, v.Down, v.Unknown, len(s.cfg.Cluster.Nodes), v.Text)

@@ -157,11 +157,11 @@ func (c Config) Self() cluster.Node {
 	return cluster.Node{}
 }
 
-// Limits are the policy's limits. A view of etcd older than D decides nothing: by then a lease could have ended unseen.
+// Limits are the policy's limits. The grace is not among them: the judge of each observer has applied it, and twice would double it. A view of etcd older than D decides nothing: by then a lease could have ended unseen.
 func (c Config) Limits() policy.Limits {
 	return policy.Limits{
 		Observers: len(c.Cluster.Nodes), Fresh: c.Profile.Lease, Cooldown: c.Policy.Cooldown,
-		Budget: c.Policy.Switches, BudgetSpan: 24 * time.Hour, Grace: c.Profile.Grace, Zero: c.Policy.RPO.Zero,
+		Budget: c.Policy.Switches, BudgetSpan: 24 * time.Hour, Zero: c.Policy.RPO.Zero,
 	}
 }
 

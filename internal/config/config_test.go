@@ -75,7 +75,7 @@ func TestSmallestFile(t *testing.T) {
 		{"profile", c.Profile, cluster.Steady()},
 		{"bind", c.Bind, BindKeepalived},
 		{"replication", c.Replication, OneWay},
-		{"state_dir", c.StateDir, "/run/baton"},
+		{"state_dir", c.StateDir, "/var/lib/baton/state"},
 		{"rpo", c.Policy.RPO, RPO{Zero: true}},
 		{"detection", c.Detection, Detection{accumulator.Steady(), ScopeTarget, 1}},
 		{"mycat of a", a.Mycat.SQL, netip.MustParseAddrPort("10.77.0.11:8066")},
@@ -135,7 +135,7 @@ func TestFullFile(t *testing.T) {
 		{"server name", c.Etcd.TLS.ServerName, "etcd.bank"},
 		{"election", c.Etcd.Election, 300 * time.Millisecond},
 		{"warnings", len(c.Warnings), 0},
-		{"limits", c.Limits(), policy.Limits{Observers: 3, Fresh: 1500 * time.Millisecond, Cooldown: 5 * time.Minute, Budget: 2, BudgetSpan: 24 * time.Hour, Grace: time.Second}},
+		{"limits", c.Limits(), policy.Limits{Observers: 3, Fresh: 1500 * time.Millisecond, Cooldown: 5 * time.Minute, Budget: 2, BudgetSpan: 24 * time.Hour}},
 		{"member", c.IsMember(), false},
 	} {
 		if check.got != check.want {

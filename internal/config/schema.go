@@ -19,7 +19,7 @@ import (
 
 // Defaults that the file may leave out.
 const (
-	defaultStateDir  = "/run/baton"
+	defaultStateDir  = "/var/lib/baton/state"
 	defaultSQLPort   = 8066
 	defaultAdminPort = 9066
 	defaultMySQLPort = 3306

@@ -186,7 +186,7 @@ func (d *database) Rejoin(ctx context.Context, check guard.Check, source cluster
 
 func follows(st mysql.Status, source cluster.Instance) bool {
 	r := st.Replica
-	return r != nil && r.Source == source.Addr && r.IORunning == "Yes" && r.SQLRunning == "Yes" && st.ReadOnly && st.SemiSync.ReplicaEnabled
+	return r != nil && r.Source == source.Addr && r.IORunning == "Yes" && r.SQLRunning == "Yes" && st.ReadOnly && st.SemiSync.ReplicaEnabled && !st.SemiSync.SourceEnabled
 }
 
 func (d *database) stateOf(ctx context.Context, in cluster.Instance) (gtid.Set, error) {

@@ -13,10 +13,12 @@ import (
 // memory is the highest epoch and etcd revision that this host has seen, on disk: a restored backup of etcd is older (PROTOCOL 1).
 type memory struct {
 	path string
-	seen struct {
-		Epoch    int64 `json:"epoch"`
-		Revision int64 `json:"revision"`
-	}
+	seen seen
+}
+
+type seen struct {
+	Epoch    int64 `json:"epoch"`
+	Revision int64 `json:"revision"`
 }
 
 func openMemory(dir string) (*memory, error) {
@@ -28,7 +30,11 @@ func openMemory(dir string) (*memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", m.path, err)
 	}
-	if err := json.Unmarshal(b, &m.seen); err != nil {
+	err = json.Unmarshal(b, &m.seen)
+	if err == nil && (m.seen.Epoch <= 0 || m.seen.Revision <= 0) {
+		err = errors.New("it names no epoch and revision")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read %s: %w; without it a restored etcd would not be noticed: look at the file, and remove it only if etcd was not restored", m.path, err)
 	}
 	return m, nil
@@ -42,12 +48,16 @@ func (m *memory) Admit(epoch, revision int64) error {
 	if epoch == m.seen.Epoch && revision == m.seen.Revision {
 		return nil
 	}
-	m.seen.Epoch, m.seen.Revision = epoch, revision
-	b, err := json.Marshal(m.seen)
+	now := seen{epoch, revision}
+	b, err := json.Marshal(now)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", m.path, err)
 	}
-	return replaceFile(m.path, b)
+	if err := replaceFile(m.path, b); err != nil {
+		return err
+	}
+	m.seen = now
+	return nil
 }
 
 // replaceFile writes through a temporary file and syncs both it and the directory: after a crash there is the old or the new one.

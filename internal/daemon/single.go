@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,7 +54,9 @@ func single(ctx context.Context, dir string, log *slog.Logger) (*os.File, error)
 	return f, nil
 }
 
-// kill ends the owner of the lock file by a pidfd, so that a process that got its number later is never hit.
+// kill ends the owner of the lock file. The number in it may be of long ago: a new owner writes his own only after he has the lock. So it
+// is killed by a pidfd, and only if that process has the lock file open, asked after the pidfd was opened: a process that got the number
+// later is never hit.
 func kill(f *os.File, log *slog.Logger) error {
 	b := make([]byte, 32)
 	n, _ := f.ReadAt(b, 0) // a short file is one that its owner has not written yet: try again
@@ -69,9 +72,29 @@ func kill(f *os.File, log *slog.Logger) error {
 		return fmt.Errorf("open predecessor %d: %w", pid, err)
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	if !opened(pid, f) {
+		return nil
+	}
 	log.Warn("a predecessor holds the lock: it is killed", slog.Int("pid", pid))
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill predecessor %d: %w", pid, err)
 	}
 	return nil
+}
+
+// opened says whether the process has the file open. One that has gone has nothing open.
+func opened(pid int, f *os.File) bool {
+	file, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	fds, err := os.ReadDir(dir)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(fds, func(fd os.DirEntry) bool {
+		other, err := os.Stat(filepath.Join(dir, fd.Name()))
+		return err == nil && os.SameFile(file, other)
+	})
 }

@@ -492,7 +492,7 @@ func TestNewerRequestWaitsForTheEnd(t *testing.T) {
 			switch {
 			case name == "b/s1" && strings.HasPrefix(what, "promote"):
 				<-ctx.Done()
-				time.Sleep(40 * time.Millisecond) // the statement does not end at once
+				<-time.After(40 * time.Millisecond) // the statement does not end at once
 				mu.Lock()
 				defer mu.Unlock()
 				ended = time.Now()
@@ -711,7 +711,7 @@ func TestEndOfTheDaemonWaitsForTheStatement(t *testing.T) {
 		b.servers.do = func(ctx context.Context, name, what string) error {
 			if name == "b/s1" && what == "cut" {
 				<-ctx.Done()
-				time.Sleep(20 * time.Millisecond)
+				<-time.After(20 * time.Millisecond)
 				ended = true
 			}
 			return nil

@@ -167,7 +167,7 @@ func (f *field) answer() plan.Answer {
 		if a := st.Switches["s9"].Answers["mc-b"]; a.Value.Request == fmt.Sprint("r", f.n) {
 			return a.Value
 		}
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 	f.t.Fatalf("never answered; done: %q", f.sql.happened())
 	return plan.Answer{}
@@ -178,7 +178,7 @@ func (f *field) answer() plan.Answer {
 func TestRequestIsConfirmedByEtcdAndNotByTheView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newField(t)
-		time.Sleep(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond)
 		hold := make(chan struct{})
 		f.sql.fail = func(what string) error {
 			if strings.HasPrefix(what, "open") {
@@ -190,7 +190,7 @@ func TestRequestIsConfirmedByEtcdAndNotByTheView(t *testing.T) {
 		synctest.Wait()
 		f.kv.DelayWatch(800 * time.Millisecond)
 		f.put(dcs.Doc(f.keys.Assignment(), cluster.Assignment{Epoch: 2, Site: "b", Phase: cluster.Switching, Switch: "s10", To: "a"}))
-		time.Sleep(10 * time.Millisecond)
+		<-time.After(10 * time.Millisecond)
 		close(hold)
 		a := f.answer()
 		for _, what := range f.sql.happened() {

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"maps"
+
 	"github.com/baton-ha/baton/detector/health"
 	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/switcher/plan"
@@ -33,6 +35,7 @@ func Permit(c cluster.Cluster, f Facts, l Limits, cmd plan.Command) Decision {
 	switch {
 	case active == "":
 		kind = plan.First
+	case f.Sites[active].State == health.Suspect && !cmd.Force: // a blip: the recheck waits until it has left the windows, or aborts
 	case f.Sites[active].State != health.Up && f.Sites[active].State != health.Busy:
 		if f.Sites[active].State != health.Down && !cmd.Force {
 			return no(SourceUnhealthy, "site %s is %s (%s): no quorum says up or down, so neither a planned switch nor a failover is right; `--force --reason` skips the quorum", active, orUnknown(f.Sites[active].State), f.Sites[active].Text)
@@ -47,7 +50,11 @@ func Permit(c cluster.Cluster, f Facts, l Limits, cmd plan.Command) Decision {
 		return d
 	}
 	if kind != plan.First {
-		if d := candidate(to, f, l, waived); d.Reason != "" && (d.Reason != TargetDown || !cmd.Force) {
+		if cmd.Force { // the observers' view of the target is not asked; what was read from its MySQL is
+			f.Sites = maps.Clone(f.Sites)
+			f.Sites[to] = Votes{State: health.Up}
+		}
+		if d := candidate(to, f, l, waived); d.Reason != "" {
 			return d
 		}
 	}

@@ -59,9 +59,11 @@ const (
 
 // Votes is what the observers together believe of a site.
 type Votes struct {
-	State             health.State
-	Up, Down, Unknown int
-	Text              string // the evidence, for people
+	State   health.State `json:"state"`
+	Up      int          `json:"up"`
+	Down    int          `json:"down"`
+	Unknown int          `json:"unknown"`
+	Text    string       `json:"text"` // the evidence, for people
 }
 
 // Blocker is why a site cannot take over.
@@ -120,13 +122,13 @@ type Limits struct {
 
 // Decision is what to do, and why.
 type Decision struct {
-	Act    bool
-	Kind   plan.Kind
-	From   cluster.SiteName
-	To     cluster.SiteName
-	Reason Reason
-	Text   string        // what was seen, what it means, what to do
-	Left   time.Duration // of a cooldown or pause
+	Act    bool             `json:"act"`
+	Kind   plan.Kind        `json:"kind,omitempty"`
+	From   cluster.SiteName `json:"from,omitempty"`
+	To     cluster.SiteName `json:"to,omitempty"`
+	Reason Reason           `json:"reason"`
+	Text   string           `json:"text"`           // what was seen, what it means, what to do
+	Left   time.Duration    `json:"left,omitempty"` // of a cooldown or pause
 }
 
 func no(r Reason, format string, args ...any) Decision {

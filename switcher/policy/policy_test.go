@@ -175,6 +175,11 @@ func TestPermit(t *testing.T) {
 		{"the active site is down", plan.Command{}, func(*Facts) {}, Asked, plan.Failover},
 		{"in mode advise too", plan.Command{}, func(f *Facts) { f.Mode = Advise }, Asked, plan.Failover},
 		{"maintenance does not stop an operator", plan.Command{}, func(f *Facts) { f.Maintenance = &cluster.Maintenance{} }, Asked, plan.Failover},
+		{"a blip does not stop a planned switch: the recheck waits for it", plan.Command{}, func(f *Facts) { f.Sites["a"] = Votes{State: health.Suspect} }, Asked, plan.Switchover},
+		{"force does not skip what was read from the target", plan.Command{Force: true, AcceptLoss: true, Reason: "x"}, func(f *Facts) {
+			f.Sites["b"] = Votes{State: health.Down}
+			f.Targets["b"] = Ready{Known: true, Blockers: []Blocker{{Code: "UNREACHABLE"}}}
+		}, TargetNotReady, ""},
 		{"already there", plan.Command{To: "a"}, func(*Facts) {}, AlreadyThere, ""},
 		{"no such site", plan.Command{To: "z"}, func(*Facts) {}, UnknownSite, ""},
 		{"first start", plan.Command{To: "a"}, func(f *Facts) { f.Assignment = cluster.Assignment{} }, Asked, plan.First},

@@ -57,7 +57,7 @@ func app() *cli.App {
 		{Name: "bench", Usage: "repeat the scenarios with both binds, and print p50 and p99 beside the targets", ArgsUsage: "[SCENARIO...]", Flags: benchFlags(), Action: benchCommand},
 		{Name: "demo", Usage: "watch one failover as it happens", Flags: labFlags(), Action: demoCommand},
 		{Name: "up", Usage: "keep a laboratory until Ctrl-C", Flags: append(labFlags(), noBaton, verbose), Action: upCommand},
-		{Name: "shell", Usage: "enter a host of the laboratory that is up", ArgsUsage: "HOST [COMMAND...]", Action: shellCommand},
+		{Name: "shell", Usage: "enter a host of the laboratory that is up", ArgsUsage: "HOST [COMMAND...]", SkipFlagParsing: true, Action: shellCommand},
 		{Name: "down", Usage: "end the laboratory that is up", Action: downCommand},
 		{Name: "standin", Hidden: true, Usage: "the stand-in for Mycat", Flags: []cli.Flag{&cli.StringFlag{Name: "c", Required: true}}, Action: standinCommand},
 		{Name: boxedCommand, Hidden: true, Action: func(c *cli.Context) error { return boxed(c.Context) }},
