@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/baton-ha/baton/internal/cluster"
@@ -135,11 +136,18 @@ func runsAlone(st mysql.Status) bool {
 	return r != nil && r.SQLRunning == "Yes" && (r.IORunning == "Connecting" || r.IORunning == "Preparing" || r.IORunning == "Yes") && st.ReadOnly
 }
 
-// Restore makes an instance writable under an epoch that its data has not passed.
+// Restore makes an instance writable under an epoch that its data has not passed, and only with all that its replicas have received: one
+// that crashed may have lost what they have, and would write other transactions under the same GTIDs (PROTOCOL 5).
 func (d *database) Restore(ctx context.Context, check guard.Check, e guard.Epoch) error {
+	replicas := d.replicas(ctx) // before its own state is read: what they have by then it must have
 	st, err := d.c.Status(ctx)
 	if err != nil {
 		return err
+	}
+	for addr, r := range replicas {
+		if left := lost(st, r, d.addr); !left.Empty() {
+			return fmt.Errorf("make %s writable: its replica %s has received %s and it has not: it came back without what it had acknowledged; fail over to that site: %w", d.addr, addr, left, mysql.ErrBehind)
+		}
 	}
 	if st.Epoch != nil && st.Epoch.Epoch > e.Epoch {
 		return fmt.Errorf("make %s writable under epoch %d: its data has seen epoch %d: %w", d.addr, e.Epoch, st.Epoch.Epoch, mysql.ErrEpoch)
@@ -182,6 +190,57 @@ func (d *database) Rejoin(ctx context.Context, check guard.Check, source cluster
 		facts["gtid"] = r.Executed.String()
 	}
 	return facts, err
+}
+
+// replicas are the other sites' instances of the same shard, as far as they answer.
+func (d *database) replicas(ctx context.Context) map[netip.AddrPort]mysql.Status {
+	ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, errors.New("no answer within 600 ms"))
+	defer cancel()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	out := map[netip.AddrPort]mysql.Status{}
+	for _, in := range peers(d.cfg.Cluster, d.addr) {
+		wg.Go(func() {
+			c, err := serverOf(d.cfg, in.Addr).Connect(ctx)
+			if err != nil {
+				return // who does not answer tells nothing
+			}
+			defer c.Close()
+			if st, err := c.Status(ctx); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				out[in.Addr] = st
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// peers are the instances of the same shard at the other sites.
+func peers(c cluster.Cluster, addr netip.AddrPort) []cluster.Instance {
+	var out []cluster.Instance
+	for _, s := range c.Sites {
+		for _, in := range s.Instances {
+			if in.Addr != addr {
+				continue
+			}
+			for _, other := range c.Others(s.Name) {
+				if peer, ok := other.Instance(in.Shard); ok {
+					out = append(out, peer)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// lost is what the replica has received from the source at addr and the source has not.
+func lost(source, replica mysql.Status, addr netip.AddrPort) gtid.Set {
+	if replica.Replica == nil || replica.Replica.Source != addr {
+		return gtid.Set{}
+	}
+	return replica.Received.Subtract(source.Executed)
 }
 
 func follows(st mysql.Status, source cluster.Instance) bool {

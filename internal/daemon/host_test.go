@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
+	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/internal/lease"
 	"github.com/baton-ha/baton/internal/mysql"
+	"github.com/baton-ha/baton/internal/mysql/gtid"
 	"github.com/baton-ha/baton/vip/gate"
 )
 
@@ -150,5 +153,40 @@ func TestReplicaThatOnlyLacksItsSource(t *testing.T) {
 	}
 	if runsAlone(mysql.Status{ReadOnly: true}) {
 		t.Error("an instance without a replica")
+	}
+}
+
+// A source that came back from a crash lacks what its replica has received: it must not be made writable.
+func TestSourceThatLostWhatItsReplicaHas(t *testing.T) {
+	addr := netip.MustParseAddrPort("10.0.0.1:3306")
+	set := func(text string) gtid.Set {
+		s, err := gtid.Parse(gtid.MariaDBPos, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	source := mysql.Status{Executed: set("0-1-100")}
+	for name, tc := range map[string]struct {
+		replica mysql.Status
+		lost    bool
+	}{
+		"level":           {mysql.Status{Received: set("0-1-100"), Replica: &mysql.Replica{Source: addr}}, false},
+		"behind":          {mysql.Status{Received: set("0-1-90"), Replica: &mysql.Replica{Source: addr}}, false},
+		"ahead":           {mysql.Status{Received: set("0-1-101"), Replica: &mysql.Replica{Source: addr}}, true},
+		"another source":  {mysql.Status{Received: set("0-1-101"), Replica: &mysql.Replica{}}, false},
+		"does not follow": {mysql.Status{Received: set("0-1-101")}, false},
+		"nothing yet":     {mysql.Status{Replica: &mysql.Replica{Source: addr}}, false},
+	} {
+		if left := lost(source, tc.replica, addr); left.Empty() == tc.lost {
+			t.Errorf("%s: lost %q", name, left)
+		}
+	}
+	c := cluster.Cluster{Sites: []cluster.Site{
+		{Name: "a", Instances: []cluster.Instance{{Shard: "s1", Addr: addr}, {Shard: "s2"}}},
+		{Name: "b", Instances: []cluster.Instance{{Shard: "s2"}, {Shard: "s1", Addr: netip.MustParseAddrPort("10.0.1.1:3306")}}},
+	}}
+	if got := peers(c, addr); len(got) != 1 || got[0].Addr.String() != "10.0.1.1:3306" {
+		t.Errorf("peers are %v", got)
 	}
 }
