@@ -105,7 +105,7 @@ func (n *node) assemble(ctx context.Context, g *errgroup.Group, last context.Con
 	exec := guard.NewExecutor(guard.ExecutorConfig{
 		Cluster: n.cfg.Cluster, Node: n.cfg.Node, Keys: n.store.Keys, Store: n.store, Databases: n.data, Fresh: n.terms.D, Log: n.log,
 	})
-	n.pump.to = append(n.pump.to, exec.Observe)
+	n.pump.to = append(n.pump.to, exec.Observe, n.ahead(ctx))
 	g.Go(func() error { return exec.Run(ctx) })
 	if err := n.observer(ctx, g); err != nil {
 		return err

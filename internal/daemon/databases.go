@@ -16,9 +16,14 @@ import (
 )
 
 // databases opens step connections with the admin account.
-type databases struct{ cfg config.Config }
+type databases struct {
+	cfg  config.Config
+	warm warm
+}
 
-func newDatabases(cfg config.Config) *databases { return &databases{cfg} }
+func newDatabases(cfg config.Config) *databases {
+	return &databases{cfg: cfg, warm: warm{conns: map[netip.AddrPort]*warming{}}}
+}
 
 // stepTimeout bounds a step's connecting and its status queries where its own context does not: a busy server answers late, and a
 // plan undone for that would cost more than the wait.
@@ -26,13 +31,20 @@ const stepTimeout = 3 * time.Second
 
 // Open implements guard.Databases.
 func (d *databases) Open(ctx context.Context, in cluster.Instance) (guard.Database, error) {
-	s := serverOf(d.cfg, in.Addr)
-	s.Timeout = stepTimeout
-	c, err := s.Connect(ctx)
-	if err != nil {
-		return nil, err
+	c := d.warm.get(ctx, in.Addr)
+	if c == nil {
+		var err error
+		if c, err = d.server(in.Addr).Connect(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return &database{cfg: d.cfg, addr: in.Addr, c: c}, nil
+}
+
+func (d *databases) server(addr netip.AddrPort) mysql.Server {
+	s := serverOf(d.cfg, addr)
+	s.Timeout = stepTimeout
+	return s
 }
 
 // database is one step connection. GTID sets cross this border as the server's own text.

@@ -271,3 +271,11 @@ func serverNumber(err error) uint16 {
 	}
 	return 0
 }
+
+// Alive asks whether the connection still works, in one round trip that changes nothing.
+func (c *Conn) Alive(ctx context.Context) error {
+	if _, err := c.exchange(ctx, "DO 1"); err != nil {
+		return fmt.Errorf("ask %s whether it is there: %w", c.server.Addr, err)
+	}
+	return nil
+}
