@@ -170,6 +170,9 @@ func renderStatus(w io.Writer, cfg config.Config, s Status) {
 	for _, a := range s.Readiness.Alarms {
 		p("ALARM %s", a)
 	}
+	for _, b := range s.Bad {
+		p("ALARM a document in etcd cannot be read and counts as absent: %s", b)
+	}
 	if s.Ready {
 		p("ready: if site %s died now: RTO ≈ %s, RPO %s", s.Assignment.Site, s.Readiness.RTO, s.Readiness.Sites[s.Assignment.Site].RPO)
 	} else {

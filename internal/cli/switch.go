@@ -158,7 +158,7 @@ type follower struct {
 	c     *cli.Context
 	cmd   plan.Command
 	id    string
-	shown int
+	shown int // the number of the newest entry shown: a long journal loses its oldest ones
 }
 
 // noController is how long nobody may take the command up before it is withdrawn.
@@ -203,8 +203,11 @@ func (f *follower) show(ctx context.Context, st dcs.State) (bool, error) {
 	if docs.Summary.Mod != 0 {
 		log = docs.Summary.Value.Journal
 	}
-	for ; f.shown < len(log); f.shown++ {
-		f.line(log[f.shown])
+	for _, e := range log {
+		if e.Seq > f.shown {
+			f.line(e)
+			f.shown = e.Seq
+		}
 	}
 	if docs.Summary.Mod == 0 {
 		return false, nil
@@ -313,11 +316,15 @@ func historyCommand() *cli.Command {
 			if c.Bool("json") {
 				return s.print(newest)
 			}
-			for _, sum := range newest {
-				fmt.Fprintf(s.out, "%s  %s  by %s: %s\n", sum.At.Format(time.DateTime), headline(sum), sum.By, sum.Reason) //nolint:errcheck // stdout
-			}
+			s.list(newest)
 			return nil
 		},
+	}
+}
+
+func (s *session) list(all []plan.Summary) {
+	for _, sum := range all {
+		fmt.Fprintf(s.out, "%s  %s  by %s: %s\n", sum.At.Format(time.DateTime), headline(sum), sum.By, sum.Reason) //nolint:errcheck // stdout
 	}
 }
 
