@@ -27,13 +27,13 @@ test: setup lint unit lab ## everything
 
 lint:
 	go vet ./...
-	timeout 600 go run $(GOLANGCI) run ./...
+	timeout 1200 go run $(GOLANGCI) run ./...
 
 unit: # tests that need namespaces box themselves, as root
-	timeout 900 go test -race -timeout 10m ./...
+	timeout 1500 go test -race -timeout 15m ./...
 
 lab: build
-	$(SUDO) timeout 600 bin/batonlab run --profile steady --bind keepalived $(LAB_STEADY)
+	$(SUDO) timeout 900 bin/batonlab run --profile steady --bind keepalived $(LAB_STEADY)
 	$(SUDO) timeout 120 bin/batonlab run --profile fast --bind netlink $(LAB_FAST)
 
 bench: setup build ## the numbers of the README, about an hour

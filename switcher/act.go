@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 
@@ -105,7 +106,7 @@ func (r *run) fenceWith(ctx context.Context, before ...plan.Entry) error {
 		}
 		cmps = append(cmps, dcs.Cmp{Key: r.Keys.Maintenance(), Mod: m.Mod})
 	}
-	entries := append(before, r.entry(plan.Fence, plan.Done, began, map[string]string{"epoch": strconv.FormatInt(next.Epoch, 10)}, nil))
+	entries := slices.Concat(before, []plan.Entry{r.entry(plan.Fence, plan.Done, began, map[string]string{"epoch": strconv.FormatInt(next.Epoch, 10)}, nil)})
 	ops := []dcs.Op{dcs.Doc(r.Keys.Assignment(), next)}
 	saved := r.assignment
 	r.assignment.Value = next // requests name the epoch of the fence, and as its revision their own: they ride in its transaction
@@ -146,7 +147,7 @@ func holderOf(res dcs.Result) dcs.Versioned[cluster.Holder] {
 // ride computes what plan.Next will ask for after these entries, so that it travels in the same transaction: the entries that say
 // "started", and the request. What has failed before does not ride: it is tried again after a pause.
 func (r *run) ride(entries []plan.Entry) ([]plan.Entry, []dcs.Op) {
-	log := append(r.log[:len(r.log):len(r.log)], entries...)
+	log := slices.Concat(r.log, entries)
 	m := plan.Next(r.p, log, r.term.Value.N)
 	if m.Do != plan.Run || failures(log, m.Steps[0].Name) > 0 {
 		return nil, nil
@@ -241,7 +242,7 @@ func (r *run) assign(ctx context.Context, s plan.StepName, next cluster.Assignme
 	began := time.Now()
 	saved, mod := r.assignment, r.assignment.Mod
 	facts := map[string]string{"epoch": strconv.FormatInt(next.Epoch, 10)}
-	entries := append(r.pending[:len(r.pending):len(r.pending)], r.entry(s, plan.Done, began, facts, why))
+	entries := slices.Concat(r.pending, []plan.Entry{r.entry(s, plan.Done, began, facts, why)})
 	r.assignment.Value = next
 	r.fenceMod = 0
 	more, riding := r.ride(entries)

@@ -189,11 +189,11 @@ func dies(w *world, undone bool, n int, after bool) {
 		return dcs.LoseRequest
 	})
 	w.down("a")
-	st := w.wait("its death, or the end", func(st dcs.State) bool { return died.Load() != nil || st.Switches["s1"].Summary.Mod != 0 })
+	w.wait("its death, or the end", func(st dcs.State) bool { return died.Load() != nil || st.Switches["s1"].Summary.Mod != 0 })
 	if died.Load() == nil {
 		return // the journal was never that long
 	}
-	st = w.wait("another controller", func(st dcs.State) bool { return st.Term.Value.N == 2 })
+	st := w.wait("another controller", func(st dcs.State) bool { return st.Term.Value.N == 2 })
 	standby := cluster.NodeName("mc-b")
 	if st.Assignment.Value.Serves("b") {
 		standby = "mc-a"

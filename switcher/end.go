@@ -17,9 +17,12 @@ func (r *run) end(ctx context.Context, m plan.Move) error {
 	sum := Summarize(r.p, r.log, r.times)
 	sum.Outcome, sum.Why, sum.Ended = m.Outcome, m.Why, time.Now()
 	ops := []dcs.Op{
-		{Kind: dcs.DeletePrefix, Key: r.Keys.Switch(r.p.ID, "request/")}, {Kind: dcs.DeletePrefix, Key: r.Keys.Switch(r.p.ID, "answer/")},
-		{Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "released")}, {Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "bound")},
-		{Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "journal")}, {Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "plan")},
+		{Kind: dcs.DeletePrefix, Key: r.Keys.Switch(r.p.ID, "request/")},
+		{Kind: dcs.DeletePrefix, Key: r.Keys.Switch(r.p.ID, "answer/")},
+		{Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "released")},
+		{Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "bound")},
+		{Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "journal")},
+		{Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "plan")},
 		dcs.Doc(r.Keys.Switch(r.p.ID, "summary"), sum),
 	}
 	if _, err := r.do(ctx, "end switch", nil, append(ops, r.prune()...)...); err != nil {
@@ -69,8 +72,12 @@ func Summarize(p plan.Plan, log []plan.Entry, times plan.Times) plan.Summary {
 			s.Steps[e.Step] = e.Took
 		}
 	}
-	if !times.Verified.IsZero() {
-		s.Took = times.Verified.Sub(p.At)
+	last := times.Verified
+	if p.Kind == plan.GiveUp {
+		last = times.Committed // nothing is bound or verified after it
+	}
+	if !last.IsZero() {
+		s.Took = last.Sub(p.At)
 	}
 	from := times.FailedFrom
 	if from.IsZero() {

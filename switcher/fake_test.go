@@ -195,7 +195,7 @@ func (w *world) live() {
 func decode(dec *dcs.Decoder, v dcs.View, k dcs.Keys) dcs.State {
 	var items []dcs.Source
 	for e := range v.Prefix(k.Prefix()) {
-		items = append(items, dcs.Source{Item: e.Item, Received: e.Received})
+		items = append(items, dcs.Source(e))
 	}
 	return dec.Decode(v.Revision, v.FreshAt, items)
 }
@@ -223,7 +223,8 @@ func (w *world) guard(store *dcs.Store, st dcs.State) {
 	case a.Value.Phase == cluster.Switching && g.acks && docs.Released.Value.Fence != a.Mod:
 		g.until = time.Time{}
 		_, _ = store.Do(w.ctx, "release", cmps, dcs.Doc(w.keys.Switch(a.Value.Switch, "released"), plan.Released{
-			Incarnation: "guard of " + string(a.Value.Site), Fence: a.Mod, Facts: map[string]string{"reset": "1"}}))
+			Incarnation: "guard of " + string(a.Value.Site), Fence: a.Mod, Facts: map[string]string{"reset": "1"},
+		}))
 	case a.Value.Phase == cluster.Serving && g.binds && docs.Summary.Mod == 0 && docs.Plan.Mod != 0 && docs.Bound.Value.Epoch != a.Value.Epoch:
 		_, _ = store.Do(w.ctx, "bound", cmps, dcs.Doc(w.keys.Switch(a.Value.Switch, "bound"), plan.Bound{Epoch: a.Value.Epoch, MAC: "02:00"}))
 	}

@@ -109,6 +109,31 @@ func TestSummariesOrder(t *testing.T) {
 	}
 }
 
+func TestSummarizeTimes(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
+	all := plan.Times{FirstBad: at(-2), Fenced: at(1), Committed: at(3), Verified: at(5), WorksSince: at(4)}
+	unseen := all
+	unseen.FirstBad = time.Time{}
+	seen := all
+	seen.FailedFrom = at(-1)
+	for _, tc := range []struct {
+		name         string
+		kind         plan.Kind
+		times        plan.Times
+		took, outage time.Duration
+	}{
+		{"failover", plan.Failover, all, 5 * time.Second, 6 * time.Second},
+		{"as applications saw it", plan.Failover, seen, 5 * time.Second, 5 * time.Second},
+		{"planned", plan.Switchover, unseen, 5 * time.Second, 3 * time.Second},
+		{"released", plan.GiveUp, plan.Times{Fenced: at(1), Committed: at(3)}, 3 * time.Second, 0},
+		{"aborted", plan.Failover, plan.Times{FirstBad: at(-2)}, 0, 0},
+	} {
+		if s := Summarize(plan.Plan{Kind: tc.kind, At: at(0)}, nil, tc.times); s.Took != tc.took || s.Outage != tc.outage {
+			t.Errorf("%s: took %s, outage %s, want %s and %s", tc.name, s.Took, s.Outage, tc.took, tc.outage)
+		}
+	}
+}
+
 // An undo that a site will not let through is tried a few times, and then goes on without it: nobody serves while it lasts. What is left
 // is mended under the serving assignment.
 func TestUndoThatFailsGoesOn(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -36,6 +37,8 @@ type tenure struct {
 	side       *run              // a rejoin or repair under way beside the watch
 	preempted  []*run            // mendings whose end is not written yet
 	sidePause  map[string]*pause // of failed side plans, by kind and site
+	beating    sync.Mutex        // one writer of the beat at a time; guards handed
+	handed     bool              // the lock was handed over: no pulse any more
 }
 
 // pause grows with each failure of the same thing.
@@ -85,9 +88,7 @@ func (t *tenure) pulse(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		txn, cancel := t.txn(ctx, "pulse")
-		_, err := t.Store.Do(txn, "pulse", []dcs.Cmp{{Key: t.Keys.Term(), Mod: t.term.Mod}}, dcs.Doc(t.Keys.Beat(), cluster.Beat{Node: t.Node, Seq: seq}))
-		cancel()
+		err := t.beat(ctx, seq)
 		if errors.Is(err, dcs.ErrCompare) {
 			return errors.Join(ErrDeposed, err)
 		}
@@ -95,6 +96,19 @@ func (t *tenure) pulse(ctx context.Context) error {
 			t.Log.Warn("pulse", slog.Any("err", err))
 		}
 	}
+}
+
+// beat puts one pulse, unless the lock has been handed over: it would take the handover back.
+func (t *tenure) beat(ctx context.Context, seq int64) error {
+	t.beating.Lock()
+	defer t.beating.Unlock()
+	if t.handed {
+		return nil
+	}
+	txn, cancel := t.txn(ctx, "pulse")
+	defer cancel()
+	_, err := t.Store.Do(txn, "pulse", []dcs.Cmp{{Key: t.Keys.Term(), Mod: t.term.Mod}}, dcs.Doc(t.Keys.Beat(), cluster.Beat{Node: t.Node, Seq: seq}))
+	return err
 }
 
 // look reads every MySQL again and again, beside the watch: an instance that hangs must not delay a decision.
@@ -337,10 +351,12 @@ func (t *tenure) handOver(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	next := t.Cluster.Nodes[best].Name
+	t.beating.Lock()
+	defer t.beating.Unlock()
 	if _, err := t.do(ctx, "hand the lock over", nil, dcs.Doc(t.Keys.Beat(), cluster.Beat{Node: t.Node, Next: next})); err != nil {
 		return deposed(err)
 	}
-	t.offered[next] = now
+	t.handed, t.offered[next] = true, now
 	t.Log.Info("lock handed over", slog.String("node", string(next)), slog.Int64("term", t.term.Value.N))
 	return errHandedOver
 }

@@ -2,6 +2,8 @@ package switcher
 
 import (
 	"log/slog"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -74,6 +76,29 @@ func TestLockIsHandedOver(t *testing.T) {
 		}
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("handed over after %s", took)
+		}
+	})
+}
+
+// A pulse that is sent beside the handover must not overwrite it: then nobody would lead for L.
+func TestPulseNeverOverwritesAHandover(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		c := w.lead("mc-a")
+		w.set(func() { w.mute["witness"] = true })
+		w.start("mc-b")
+		c.kv.SetLatency(profile.LockPulse / 2) // pulses go on while the handover is on its way
+		var at atomic.Pointer[time.Time]
+		c.kv.OnTxn(func(_ []dcs.Cmp, then, _ []dcs.Op) dcs.Fault {
+			if strings.Contains(string(keysOf(w.keys, then)["beat"]), `"next":"mc-b"`) {
+				now := time.Now()
+				at.Store(&now)
+			}
+			return dcs.None
+		})
+		w.wait("another term", func(st dcs.State) bool { return st.Term.Value.N == 2 })
+		if took := time.Since(*at.Load()); !leads("mc-b")(w.state()) || took > profile.LockPulse/2 {
+			t.Errorf("%+v %s after the handover was sent", w.state().Term.Value, took)
 		}
 	})
 }

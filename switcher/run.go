@@ -212,10 +212,10 @@ func (r *run) start(ctx context.Context, m plan.Move) error {
 	var batch []plan.StepName
 	for _, s := range m.Steps {
 		var err error
-		switch {
-		case s.Actor == plan.Executor:
+		switch s.Actor {
+		case plan.Executor:
 			batch = append(batch, s.Name)
-		case s.Actor == plan.OldGuard, s.Actor == plan.NewGuard:
+		case plan.OldGuard, plan.NewGuard:
 			r.deadline[s.Name] = time.Now().Add(r.patience(s.Name))
 			_, err = r.record(ctx, "journal", nil, []plan.Entry{r.entry(s.Name, plan.Started, time.Time{}, nil, nil)})
 		default:
@@ -237,7 +237,7 @@ func (r *run) start(ctx context.Context, m plan.Move) error {
 // predecessor's mending, of another node, of a guard's self-fence; of the last nobody but its guard knows.
 func (r *run) ask(batch []plan.StepName) ([]plan.Entry, dcs.Op) {
 	r.requests++
-	r.node = r.executor(batch[0])
+	r.node = r.executor()
 	r.request = plan.Request{
 		ID: fmt.Sprintf("%s/%d/%d", r.p.ID, r.term.Value.N, r.requests), Switch: r.p.ID, Kind: r.p.Kind, Term: r.term.Value.N,
 		Fence: r.fenceMod, Epoch: r.assignment.Value.Epoch, From: r.p.From, To: r.p.To, Shards: r.p.Shards, Steps: batch,
@@ -282,7 +282,7 @@ func (r *run) suspects() []cluster.ShardName {
 }
 
 // executor picks the node that runs a batch: the target's guard, the old one's for undoing when the target's is gone, else this node.
-func (r *run) executor(first plan.StepName) cluster.NodeName {
+func (r *run) executor() cluster.NodeName {
 	prefer := []cluster.SiteName{r.p.To, r.p.From}
 	for _, name := range prefer {
 		site, ok := r.Cluster.Site(name)

@@ -17,7 +17,7 @@ import (
 	"github.com/baton-ha/baton/switcher/policy"
 )
 
-// ErrDeposed: somebody else holds the lock. Whatever was under way here is his to finish or undo.
+// ErrDeposed means: somebody else holds the lock. Whatever was under way here is his to finish or undo.
 var ErrDeposed = errors.New("switcher: another controller has taken the lock")
 
 // Store is the controller's part of etcd.

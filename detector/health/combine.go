@@ -60,11 +60,11 @@ func Combine(reports []Received, site cluster.SiteName, q Quorum, now time.Time)
 				c.Frozen = append(c.Frozen, f)
 			}
 		}
-		switch {
-		case v.State == Down:
+		switch v.State {
+		case Down:
 			c.Down++
 			c.LastGood, c.FirstBad = earliest(c.LastGood, verdict.LastGood), earliest(c.FirstBad, verdict.FirstBad)
-		case v.State == Up:
+		case Up:
 			c.Up++
 		default:
 			c.Unknown++

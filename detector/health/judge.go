@@ -148,7 +148,7 @@ func (j *Judge) Observe(s Sample) (confirm bool) {
 		return false
 	}
 	j.phiOf(s.At, e == bad)
-	return e == bad && s.Cause.Class() == ClassHard && !k.score.acc.Tripped(s.At)
+	return e == bad && s.Cause.Class() == ClassHard && !k.acc.Tripped(s.At)
 }
 
 // readsFine says whether the instance's last port and sql samples were answered, so that a write that hangs is a stall of writes.
@@ -313,7 +313,7 @@ func (j *Judge) suspects(now time.Time) []*key {
 			out = append(out, k)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b *key) int { return b.score.acc.Count(now) - a.score.acc.Count(now) })
+	slices.SortStableFunc(out, func(a, b *key) int { return b.acc.Count(now) - a.acc.Count(now) })
 	return out
 }
 

@@ -242,7 +242,7 @@ func TestForwardSteps(t *testing.T) {
 		if got := phasesOf(a); got != "fence-writes:done cut:done catch-up:done promote:done" || a.Refused != "" || a.Node != "mc-b" {
 			t.Fatalf("answer %s %+v", got, a)
 		}
-		log := b.servers.happened()
+		log := b.happened()
 		for _, shard := range []string{"s1", "s2"} {
 			before(t, log, "a/"+shard+" fence-writes", "b/"+shard+" catch-up gtid of a/"+shard)
 			before(t, log, "b/"+shard+" catch-up gtid of a/"+shard, "b/"+shard+" cut")
@@ -276,7 +276,7 @@ func TestOldInstanceIsSilent(t *testing.T) {
 		t.Run("failover, hangs in "+what, func(t *testing.T) {
 			for suspect, budget := range map[cluster.ShardName]time.Duration{"s1": 300 * time.Millisecond, "s2": 100 * time.Millisecond} {
 				benched(t, func(b *bench) {
-					b.servers.do = hangs(what)
+					b.do = hangs(what)
 					began := time.Now()
 					b.request("r1", forward, func(r *plan.Request) { r.Suspects = []cluster.ShardName{suspect} })
 					a := b.answer("r1")
@@ -286,7 +286,7 @@ func TestOldInstanceIsSilent(t *testing.T) {
 					if took := time.Since(began); took < budget || took > budget+50*time.Millisecond {
 						t.Errorf("took %s, want the budget of %s", took, budget)
 					}
-					log := b.servers.happened()
+					log := b.happened()
 					before(t, log, "b/s1 catch-up gtid of a/s1", "b/s1 cut")
 					if slices.Contains(log, "b/s2 catch-up gtid of a/s2") {
 						t.Errorf("waits for what nobody has fenced: %q", log)
@@ -301,7 +301,7 @@ func TestOldInstanceIsSilent(t *testing.T) {
 		})
 		t.Run("switchover, hangs in "+what, func(t *testing.T) {
 			benched(t, func(b *bench) {
-				b.servers.do = hangs(what)
+				b.do = hangs(what)
 				b.request("r1", forward, func(r *plan.Request) { r.Kind = plan.Switchover })
 				a := b.answer("r1")
 				if got := phasesOf(a); got != "fence-writes:failed cut:failed catch-up:failed promote:failed" {
@@ -310,8 +310,8 @@ func TestOldInstanceIsSilent(t *testing.T) {
 				if !strings.Contains(a.Entries[0].Err, "s2") || a.Entries[1].Err != plan.NotRun || a.Entries[3].Err != plan.NotRun {
 					t.Errorf("why: %+v", a.Entries)
 				}
-				if slices.ContainsFunc(b.servers.happened(), func(s string) bool { return strings.HasPrefix(s, "b/") }) {
-					t.Errorf("went on: %q", b.servers.happened())
+				if slices.ContainsFunc(b.happened(), func(s string) bool { return strings.HasPrefix(s, "b/") }) {
+					t.Errorf("went on: %q", b.happened())
 				}
 			})
 		})
@@ -325,7 +325,7 @@ func TestFencedByAnEarlierRequest(t *testing.T) {
 			r.Facts = map[string]string{"fence-writes.s1.gtid": "0-1-9"}
 		})
 		b.answer("r1")
-		before(t, b.servers.happened(), "b/s1 catch-up 0-1-9", "b/s1 cut")
+		before(t, b.happened(), "b/s1 catch-up 0-1-9", "b/s1 cut")
 	})
 }
 
@@ -334,7 +334,7 @@ func TestStepFails(t *testing.T) {
 	for i, step := range forward[1:] {
 		t.Run(string(step), func(t *testing.T) {
 			benched(t, func(b *bench) {
-				b.servers.do = func(_ context.Context, name, what string) error {
+				b.do = func(_ context.Context, name, what string) error {
 					if name == "b/s1" && (what == string(step) || strings.HasPrefix(what, string(step)+" 8")) {
 						return errors.New("disk is full")
 					}
@@ -351,8 +351,8 @@ func TestStepFails(t *testing.T) {
 						t.Errorf("entry %d: %+v", n, e)
 					}
 				}
-				if len(a.Entries) != 4 || slices.Contains(b.servers.happened(), "b/s2 promote 8 s7 b") {
-					t.Errorf("answer %s, did %q", phasesOf(a), b.servers.happened())
+				if len(a.Entries) != 4 || slices.Contains(b.happened(), "b/s2 promote 8 s7 b") {
+					t.Errorf("answer %s, did %q", phasesOf(a), b.happened())
 				}
 			})
 		})
@@ -365,7 +365,7 @@ func TestKillOlderComesFirst(t *testing.T) {
 	benched(t, func(b *bench) {
 		b.request("r1", forward, kill)
 		b.answer("r1")
-		log := b.servers.happened()
+		log := b.happened()
 		for i, s := range log {
 			if strings.HasSuffix(s, " kill") != (i < 4) {
 				t.Fatalf("not first: %q", log)
@@ -374,7 +374,7 @@ func TestKillOlderComesFirst(t *testing.T) {
 	})
 	for where, want := range map[string]plan.Phase{"b/s2": plan.Failed, "a/s2": plan.Skipped} {
 		benched(t, func(b *bench) {
-			b.servers.do = func(_ context.Context, name, what string) error {
+			b.do = func(_ context.Context, name, what string) error {
 				if name == where && what == "kill" {
 					return errors.New("access denied")
 				}
@@ -384,9 +384,9 @@ func TestKillOlderComesFirst(t *testing.T) {
 			if a := b.answer("r1"); a.Entries[0].Phase != want {
 				t.Errorf("%s cannot be cleared: %s", where, phasesOf(a))
 			}
-			done := slices.ContainsFunc(b.servers.happened(), func(s string) bool { return !strings.HasSuffix(s, " kill") })
+			done := slices.ContainsFunc(b.happened(), func(s string) bool { return !strings.HasSuffix(s, " kill") })
 			if done != (want == plan.Skipped) {
-				t.Errorf("%s cannot be cleared: did %q", where, b.servers.happened())
+				t.Errorf("%s cannot be cleared: did %q", where, b.happened())
 			}
 		})
 	}
@@ -406,7 +406,7 @@ func TestCheckRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			benched(t, func(b *bench) {
 				var once sync.Once
-				b.servers.do = func(_ context.Context, name, what string) error {
+				b.do = func(_ context.Context, name, what string) error {
 					if name == "b/s1" && strings.HasPrefix(what, "promote") {
 						once.Do(func() { change(b) })
 					}
@@ -414,7 +414,7 @@ func TestCheckRefuses(t *testing.T) {
 				}
 				b.request("r1", forward)
 				b.pass(100 * time.Millisecond)
-				log := b.servers.happened()
+				log := b.happened()
 				before(t, log, "b/s1 cut", "b/s2 catch-up")
 				if slices.ContainsFunc(log, func(s string) bool { return strings.Contains(s, "promote") }) {
 					t.Errorf("promoted all the same: %q", log)
@@ -437,7 +437,7 @@ func TestCheckRefuses(t *testing.T) {
 // In a failover an unreachable old side is skipped; a stale check never is.
 func TestStaleCheckIsNoSkip(t *testing.T) {
 	benched(t, func(b *bench) {
-		b.servers.do = func(_ context.Context, name, what string) error {
+		b.do = func(_ context.Context, name, what string) error {
 			if name == "a/s1" && what == "fence-writes" {
 				b.assign(cluster.Assignment{Epoch: 9})
 				b.show()
@@ -473,12 +473,12 @@ func TestOlderTermIsRefused(t *testing.T) {
 		b.raise(5)
 		b.request("r1", forward, func(r *plan.Request) { r.Term = 5 })
 		b.answer("r1")
-		did := len(b.servers.happened())
+		did := len(b.happened())
 		b.raise(4) // a restored backup: the executor itself remembers
 		b.request("r2", forward, func(r *plan.Request) { r.Term = 4 })
 		a := b.answer("r2")
-		if a.Refused == "" || len(a.Entries) > 0 || len(b.servers.happened()) != did {
-			t.Errorf("answer %+v, did %q", a, b.servers.happened()[did:])
+		if a.Refused == "" || len(a.Entries) > 0 || len(b.happened()) != did {
+			t.Errorf("answer %+v, did %q", a, b.happened()[did:])
 		}
 	})
 }
@@ -488,7 +488,7 @@ func TestNewerRequestWaitsForTheEnd(t *testing.T) {
 	benched(t, func(b *bench) {
 		var mu sync.Mutex
 		var ended, began time.Time
-		b.servers.do = func(ctx context.Context, name, what string) error {
+		b.do = func(ctx context.Context, name, what string) error {
 			switch {
 			case name == "b/s1" && strings.HasPrefix(what, "promote"):
 				<-ctx.Done()
@@ -509,7 +509,7 @@ func TestNewerRequestWaitsForTheEnd(t *testing.T) {
 		asked := time.Now()
 		b.request("r2", []plan.StepName{plan.UndoTarget, plan.UndoSource}, func(r *plan.Request) { r.KillOlder = true })
 		b.pass(time.Millisecond)
-		if slices.ContainsFunc(b.servers.happened(), func(s string) bool { return strings.HasSuffix(s, "kill") }) {
+		if slices.ContainsFunc(b.happened(), func(s string) bool { return strings.HasSuffix(s, "kill") }) {
 			t.Error("the second request began before the first had ended")
 		}
 		if a := b.answer("r2"); phasesOf(a) != "undo-target:done undo-source:done" {
@@ -531,12 +531,12 @@ func TestRequestRunsOnce(t *testing.T) {
 	benched(t, func(b *bench) {
 		b.request("r1", forward)
 		b.answer("r1")
-		did := len(b.servers.happened())
+		did := len(b.happened())
 		for range 3 {
 			b.show()
 			b.pass(20 * time.Millisecond)
 		}
-		if got := len(b.servers.happened()); got != did {
+		if got := len(b.happened()); got != did {
 			t.Errorf("%d statements more", got-did)
 		}
 	})
@@ -589,7 +589,7 @@ func TestUndoSteps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			benched(t, func(b *bench) {
-				b.servers.do = refuses(tc.gone...)
+				b.do = refuses(tc.gone...)
 				b.request("r1", tc.steps, func(r *plan.Request) {
 					r.Kind = tc.kind
 					if tc.kind == plan.First {
@@ -600,7 +600,7 @@ func TestUndoSteps(t *testing.T) {
 				if got := phasesOf(a); got != tc.phases {
 					t.Fatalf("answer %s: %+v", got, a)
 				}
-				log := b.servers.happened()
+				log := b.happened()
 				for _, s := range tc.want {
 					if !slices.Contains(log, s) {
 						t.Errorf("missing %q in %q", s, log)
@@ -637,10 +637,10 @@ func TestMendingSteps(t *testing.T) {
 		t.Run(string(tc.kind), func(t *testing.T) {
 			for _, gone := range []string{"", "b/s1", "a/s1"} {
 				benched(t, func(b *bench) {
-					b.servers.do = refuses(gone)
+					b.do = refuses(gone)
 					b.request("r1", []plan.StepName{tc.step}, func(r *plan.Request) { r.Kind, r.From, r.To = tc.kind, "a", tc.to })
 					a := b.answer("r1")
-					log := b.servers.happened()
+					log := b.happened()
 					needs := gone == "" || tc.kind != plan.Rejoin && strings.HasPrefix(gone, "b")
 					if (a.Entries[0].Phase == plan.Done) != needs {
 						t.Errorf("%q gone: %+v, did %q", gone, a, log)
@@ -690,8 +690,8 @@ func TestAnswerWaitsForEtcd(t *testing.T) {
 func TestUnknownStepIsRefused(t *testing.T) {
 	benched(t, func(b *bench) {
 		b.request("r1", []plan.StepName{plan.FenceWrites, "teleport"})
-		if a := b.answer("r1"); !strings.Contains(a.Refused, "teleport") || len(b.servers.happened()) > 0 {
-			t.Errorf("answer %+v, did %q", a, b.servers.happened())
+		if a := b.answer("r1"); !strings.Contains(a.Refused, "teleport") || len(b.happened()) > 0 {
+			t.Errorf("answer %+v, did %q", a, b.happened())
 		}
 		b.request("r2", nil)
 		if a := b.answer("r2"); a.Refused == "" {
@@ -708,7 +708,7 @@ func TestUnknownStepIsRefused(t *testing.T) {
 func TestEndOfTheDaemonWaitsForTheStatement(t *testing.T) {
 	benched(t, func(b *bench) {
 		ended := false
-		b.servers.do = func(ctx context.Context, name, what string) error {
+		b.do = func(ctx context.Context, name, what string) error {
 			if name == "b/s1" && what == "cut" {
 				<-ctx.Done()
 				<-time.After(20 * time.Millisecond)

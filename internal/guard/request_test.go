@@ -125,7 +125,7 @@ func newField(t *testing.T) *field {
 			v := mirror.View()
 			var items []dcs.Source
 			for it := range v.Prefix(f.keys.Prefix()) {
-				items = append(items, dcs.Source{Item: it.Item, Received: it.Received})
+				items = append(items, dcs.Source(it))
 			}
 			e.Observe(dec.Decode(v.Revision, v.FreshAt, items))
 		}

@@ -88,15 +88,15 @@ func (w *work) steps() (todo []func(context.Context) (plan.Phase, error), unknow
 	return todo, ""
 }
 
-// sides says which instances a request touches: an old one that does not answer is no reason to stop a failover.
-func (w *work) sides() (from, to bool) {
+// old says whether a request touches the old side, too.
+func (w *work) old() bool {
 	switch w.req.Kind {
 	case plan.First, plan.Repair, plan.Degrade:
-		return false, true
+		return false
 	case plan.Rejoin:
-		return true, true
+		return true
 	}
-	return w.req.From != "", true
+	return w.req.From != ""
 }
 
 // open connects to every instance, all side by side, the old ones within their budget; only then it asks whether the request still
@@ -119,7 +119,7 @@ func (w *work) open(ctx context.Context) error {
 
 // sites does the same at every instance of the request. One that may be silent is noted and done without.
 func (w *work) sites(ctx context.Context, do func(context.Context, *Database, cluster.SiteName, cluster.ShardName) error) error {
-	from, to := w.sides()
+	from := w.old()
 	g, ctx := errgroup.WithContext(ctx)
 	at := func(db *Database, site cluster.SiteName, shard cluster.ShardName, patience time.Duration, spare bool, what string) {
 		g.Go(func() error {
@@ -134,9 +134,7 @@ func (w *work) sites(ctx context.Context, do func(context.Context, *Database, cl
 		})
 	}
 	for i, shard := range w.req.Shards {
-		if to {
-			at(&w.to[i], w.req.To, shard, w.patience(), w.undoing() || w.single(), "unknown")
-		}
+		at(&w.to[i], w.req.To, shard, w.patience(), w.undoing() || w.single(), "unknown")
 		if from {
 			at(&w.from[i], w.req.From, shard, w.budget(shard), w.optional(), "unreachable")
 		}

@@ -179,10 +179,10 @@ func (c *Conn) query(ctx context.Context, sql string, args ...driver.Value) ([][
 }
 
 // exchange is query with the bound of a short exchange.
-func (c *Conn) exchange(ctx context.Context, sql string, args ...driver.Value) ([][]row, error) {
+func (c *Conn) exchange(ctx context.Context, sql string) ([][]row, error) {
 	ctx, cancel := c.server.bound(ctx)
 	defer cancel()
-	return c.query(ctx, sql, args...)
+	return c.query(ctx, sql)
 }
 
 // change runs statements that change something: Check first, then one round trip. When the time is up before the answer came, it spends

@@ -20,7 +20,7 @@ func variables(pairs ...string) []row {
 }
 
 // recorded is what MySQL answers to statusSQL, in the words of either age.
-func recorded(source, replica, Source, Replica string) [][]row {
+func recorded(source, replica, upSource, upReplica string) [][]row {
 	return [][]row{
 		variables("server_id", "7", "server_uuid", uuid1, "read_only", "ON", "super_read_only", "ON",
 			"gtid_executed", uuid1+":1-5,\n"+uuid2+":1-9", "log_"+replica+"_updates", "ON", "gtid_mode", "ON", "enforce_gtid_consistency", "ON",
@@ -30,9 +30,9 @@ func recorded(source, replica, Source, Replica string) [][]row {
 			"rpl_semi_sync_"+source+"_timeout", "4294967295", "rpl_semi_sync_"+source+"_wait_no_"+replica, "ON",
 			"rpl_semi_sync_"+source+"_wait_for_"+replica+"_count", "1", "rpl_semi_sync_"+replica+"_enabled", "OFF"),
 		{{
-			Replica + "_IO_State": "Waiting for source to send event", Source + "_Host": "10.0.0.1", Source + "_Port": "3306",
-			Replica + "_IO_Running": "Yes", Replica + "_SQL_Running": "No", "Last_IO_Errno": "0", "Last_IO_Error": "",
-			"Last_SQL_Errno": "1062", "Last_SQL_Error": "Duplicate entry", "Seconds_Behind_" + Source: "3",
+			upReplica + "_IO_State": "Waiting for source to send event", upSource + "_Host": "10.0.0.1", upSource + "_Port": "3306",
+			upReplica + "_IO_Running": "Yes", upReplica + "_SQL_Running": "No", "Last_IO_Errno": "0", "Last_IO_Error": "",
+			"Last_SQL_Errno": "1062", "Last_SQL_Error": "Duplicate entry", "Seconds_Behind_" + upSource: "3",
 			"Retrieved_Gtid_Set": uuid2 + ":1-12", "Executed_Gtid_Set": uuid2 + ":1-9", "Auto_Position": "1", "Channel_Name": "",
 		}},
 		variables("Uptime", "60", "Rpl_semi_sync_"+source+"_status", "ON", "Rpl_semi_sync_"+source+"_clients", "1",

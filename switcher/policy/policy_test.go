@@ -52,7 +52,7 @@ func TestDecide(t *testing.T) {
 		{"two observers", func(_ *Facts, l *Limits) { l.Observers = 2 }, FewObservers},
 		{"a probe is misconfigured", func(f *Facts, _ *Limits) { f.Frozen = []string{"s1 sql: 1045"} }, ProbeFrozen},
 		{"no gate", func(f *Facts, _ *Limits) { f.Gate = cluster.GateNone }, NoGate},
-		{"within the grace", func(f *Facts, l *Limits) { l.Grace = 3 * time.Second }, Suspected},
+		{"within the grace", func(_ *Facts, l *Limits) { l.Grace = 3 * time.Second }, Suspected},
 		{"after the grace", func(f *Facts, l *Limits) { l.Grace = 3 * time.Second; f.DownSince = now.Add(-4 * time.Second) }, SiteDown},
 		{"the other site is down too", func(f *Facts, _ *Limits) { f.Sites["b"] = Votes{State: health.Down} }, TargetDown},
 		{"the other site is unknown", func(f *Facts, _ *Limits) { delete(f.Sites, "b") }, TargetDown},

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -124,7 +125,7 @@ func onThread(t testing.TB, f func() error) {
 
 // child is this binary in a role, in the box's namespaces, started through another program if one is given.
 func child(role string, env []string, through ...string) *exec.Cmd {
-	args := append(through, os.Args[0])
+	args := append(slices.Clone(through), os.Args[0])
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(append(os.Environ(), roleEnv+"="+role), env...)
 	cmd.Stderr = os.Stderr

@@ -3,6 +3,7 @@ package gate
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -163,7 +164,7 @@ func matchARP(dir direction) asm.Instructions {
 			asm.Mov.Imm(asm.R9, 0),
 		)
 	}
-	ins := append(sender,
+	ins := append(slices.Clone(sender),
 		asm.JEq.Reg(asm.R8, asm.R9, "pass"),
 		asm.Mov.Reg(asm.R2, asm.R7),
 		asm.Add.Imm(asm.R2, arpTargetAt),

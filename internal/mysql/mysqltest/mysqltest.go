@@ -84,7 +84,7 @@ func freePort() (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("find a free port: %w", err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).AddrPort(), nil
 }
 
@@ -94,7 +94,7 @@ func (i *Instance) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
-	defer log.Close()
+	defer func() { _ = log.Close() }()
 	cmd := exec.Command("mariadbd", i.args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -139,7 +139,7 @@ func (i *Instance) greets() bool {
 	if err != nil {
 		return false
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
 	b := make([]byte, 16)
 	n, err := conn.Read(b)
