@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -37,7 +36,7 @@ type tenure struct {
 	side       *run              // a rejoin or repair under way beside the watch
 	preempted  []*run            // mendings whose end is not written yet
 	sidePause  map[string]*pause // of failed side plans, by kind and site
-	beating    sync.Mutex        // one writer of the beat at a time; guards handed
+	beating    chan struct{}     // held by the one writer of the beat; guards handed
 	handed     bool              // the lock was handed over: no pulse any more
 }
 
@@ -57,7 +56,7 @@ func newTenure(s *Switcher, term dcs.Versioned[cluster.Term], st dcs.State) *ten
 	s.beatMod, s.beatAt = term.Mod, time.Now()
 	return &tenure{
 		Switcher: s, term: term, assignment: st.Assignment, wrote: term.Mod, looks: make(chan Readiness, 1),
-		since: map[cluster.SiteName]time.Time{}, sidePause: map[string]*pause{}, alone: map[cluster.ShardName]time.Time{},
+		beating: make(chan struct{}, 1), since: map[cluster.SiteName]time.Time{}, sidePause: map[string]*pause{}, alone: map[cluster.ShardName]time.Time{},
 	}
 }
 
@@ -100,8 +99,8 @@ func (t *tenure) pulse(ctx context.Context) error {
 
 // beat puts one pulse, unless the lock has been handed over: it would take the handover back.
 func (t *tenure) beat(ctx context.Context, seq int64) error {
-	t.beating.Lock()
-	defer t.beating.Unlock()
+	t.beating <- struct{}{}
+	defer func() { <-t.beating }()
 	if t.handed {
 		return nil
 	}
@@ -351,8 +350,8 @@ func (t *tenure) handOver(ctx context.Context, now time.Time) error {
 		return nil
 	}
 	next := t.Cluster.Nodes[best].Name
-	t.beating.Lock()
-	defer t.beating.Unlock()
+	t.beating <- struct{}{}
+	defer func() { <-t.beating }()
 	if _, err := t.do(ctx, "hand the lock over", nil, dcs.Doc(t.Keys.Beat(), cluster.Beat{Node: t.Node, Next: next})); err != nil {
 		return deposed(err)
 	}
