@@ -47,7 +47,7 @@ func Judge(c cluster.Cluster, a cluster.Assignment, sync map[cluster.ShardName]c
 			}
 			judgeStandby(&out, &r, me, active, sync[shard])
 			if me.Err != "" && active.Err == "" && active.SourceOn && active.Clients <= 1 {
-				alone[home] = append(alone[home], shard) // the source still counts it: it notices only when it sends something
+				alone[home] = append(alone[home], shard) // the source still counts it: it notices only when it sends something, and does not while it waits
 			}
 		}
 		out.RPO = rpo(c, sync)
@@ -56,8 +56,8 @@ func Judge(c cluster.Cluster, a cluster.Assignment, sync map[cluster.ShardName]c
 	for name, shards := range alone {
 		s := r.Sites[name]
 		for _, shard := range shards {
-			if !slices.Contains(s.Alone, shard) {
-				s.Alone = append(s.Alone, shard)
+			if !slices.Contains(s.Alone, shard) && !slices.Contains(s.Unreached, shard) {
+				s.Unreached = append(s.Unreached, shard)
 			}
 		}
 		r.Sites[name] = s

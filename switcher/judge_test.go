@@ -90,7 +90,7 @@ func TestJudge(t *testing.T) {
 			says(t, "rejoin of b", r.Sites["b"].Rejoin, tc.mendB)
 			says(t, "repair of a", r.Sites["a"].Rejoin, tc.mendA)
 			says(t, "alarms", r.Alarms, tc.alarm)
-			if !slices.Equal(r.Sites["a"].Alone, tc.alone) {
+			if got := slices.Concat(r.Sites["a"].Alone, r.Sites["a"].Unreached); !slices.Equal(got, tc.alone) {
 				t.Errorf("alone are %v, want %v", r.Sites["a"].Alone, tc.alone)
 			}
 			if rpo := r.Sites["b"].RPO; tc.rpo == "" && rpo != "0" || !strings.Contains(rpo, tc.rpo) {

@@ -179,7 +179,7 @@ func (t *tenure) looked(r Readiness, now time.Time) {
 	}
 	t.ready = r
 	alone := map[cluster.ShardName]time.Time{}
-	for _, shard := range r.Sites[r.Active].Alone {
+	for _, shard := range slices.Concat(r.Sites[r.Active].Alone, r.Sites[r.Active].Unreached) {
 		alone[shard] = now
 		if before := t.alone[shard]; !before.IsZero() {
 			alone[shard] = before

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,7 +59,7 @@ func (t *tenure) ailing(f policy.Facts, now time.Time) (ailment, bool) {
 	active := t.assignment.Value.Site
 	var lonely []cluster.ShardName
 	for shard, since := range t.alone {
-		if now.Sub(since) > t.Terms.D {
+		if now.Sub(since) > t.Terms.D && (slices.Contains(t.ready.Sites[active].Alone, shard) || t.anyDown(f)) {
 			lonely = append(lonely, shard)
 		}
 	}
@@ -75,6 +76,16 @@ func (t *tenure) ailing(f policy.Facts, now time.Time) (ailment, bool) {
 		}
 	}
 	return ailment{}, false
+}
+
+// anyDown says whether a quorum of observers sees a standby site down: what this controller alone does not reach proves nothing.
+func (t *tenure) anyDown(f policy.Facts) bool {
+	for _, site := range t.Cluster.Others(t.assignment.Value.Site) {
+		if f.Sites[site.Name].State == health.Down {
+			return true
+		}
+	}
+	return false
 }
 
 // advance takes the answer of a rejoin or repair in.

@@ -28,7 +28,9 @@ type SiteReady struct {
 	Since    time.Time           `json:"since,omitzero"`   // ready without a break since
 	Rejoin   []string            `json:"rejoin,omitempty"` // why the site must be rejoined before it can be ready
 	Alone    []cluster.ShardName `json:"alone,omitempty"`  // sources whose commits wait for a replica, and none is connected
-	RPO      string              `json:"rpo"`              // what would be lost now: "0", or an estimate
+	// Unreached are sources that count a replica which this controller does not reach: alone too, if the observers agree that it is down.
+	Unreached []cluster.ShardName `json:"unreached,omitempty"`
+	RPO       string              `json:"rpo"` // what would be lost now: "0", or an estimate
 }
 
 // Advice is what mode advise would do now, for an operator to order by its number.

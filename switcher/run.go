@@ -306,5 +306,5 @@ func (r *run) patience(s plan.StepName) time.Duration {
 	if r.p.Kind == plan.Switchover {
 		return r.Terms.D + 2*time.Second // clients wait all the while
 	}
-	return r.Terms.D + 10*time.Second // a failover may wait for relay logs to be applied
+	return r.Terms.D + 40*time.Second // a failover waits for relay logs to be applied; the executor gives up before
 }

@@ -206,8 +206,14 @@ func (w *work) close() {
 	}
 }
 
-// patience bounds a step at an instance that must answer. The controller's own patience is longer.
-func (w *work) patience() time.Duration { return 5 * time.Second }
+// patience bounds a step at an instance that must answer. A failover waits for a relay log that is being applied: an undo would only
+// try the same again. The controller's own patience is longer.
+func (w *work) patience() time.Duration {
+	if w.req.Kind == plan.Failover && !w.undoing() {
+		return 30 * time.Second
+	}
+	return 5 * time.Second
+}
 
 // budget of an old instance: a third where the observers see it down already, for then its silence is no news.
 func (w *work) budget(shard cluster.ShardName) time.Duration {
