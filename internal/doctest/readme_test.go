@@ -216,7 +216,7 @@ func TestReadmeTranscript(t *testing.T) {
 		}
 		want = "```\n" + story + "\n```\n"
 	}
-	if !regexp.MustCompile("(?s)^```\n    0 ms .*\nSwitched to site b in \\d+ ms\\. Applications had no good write for \\d+ ms\\.\n```\n$").MatchString(want) {
+	if !regexp.MustCompile("(?s)^```\n    0 ms .*\nSwitched in \\d+ ms, to site b\\. Applications had no good write for \\d+ ms\\.\n```\n$").MatchString(want) {
 		t.Errorf("this is no transcript of a failover:\n%s", want)
 	}
 	generated(t, "README.md", "demo", want)

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -28,20 +29,50 @@ func NewStory(out io.Writer) *Story { return &Story{out: out} }
 
 // sentences say what a daemon's log line means to somebody who reads along. Lines that are not here are not told.
 var sentences = map[string]func(map[string]string) string{
-	"site is down": func(a map[string]string) string { return fmt.Sprintf("site %s is down: %s", a["site"], a["seen"]) },
+	"site changed its state": siteSentence,
 	"switch begins": func(a map[string]string) string {
 		return fmt.Sprintf("%s %s→%s begins: %s", a["kind"], a["from"], a["to"], a["reason"])
 	},
-	"step":         stepSentence,
-	"VIP released": func(a map[string]string) string { return "keepalived stopped, gate shut in " + short(a["took"]) },
+	"step": stepSentence,
+	"VIP released": func(a map[string]string) string {
+		return fmt.Sprintf("gate shut %s, %s stopped %s ms", short(a["took"]), binder(a), fact(a, "unbind_ms"))
+	},
 	"VIP served: gate open, address bound, gratuitous ARP sent": func(a map[string]string) string {
-		return "keepalived started, gate open, gratuitous ARP sent: " + short(a["took"])
+		return "address bound, gate open, gratuitous ARP sent from " + a["mac"] + ": " + short(a["took"])
 	},
 	"neighbour has the VIP's new place": func(a map[string]string) string { return a["addr"] + " has learned the new MAC" },
 	"switch is undone":                  func(a map[string]string) string { return "switch is undone: " + a["reason"] },
 }
 
+// siteSentence tells that a site is down, in the paper's words: H of its window.
+func siteSentence(a map[string]string) string {
+	if a["state"] != "down" {
+		return ""
+	}
+	return fmt.Sprintf("site %s is down, H %s/%s: %s", a["site"], a["h"], a["trip"], a["cause"])
+}
+
+// fact is one of the facts that a daemon logged with a line; "?" when it did not.
+func fact(a map[string]string, name string) string {
+	var facts map[string]string
+	if json.Unmarshal([]byte(a["facts"]), &facts) != nil || facts[name] == "" {
+		return "?"
+	}
+	return facts[name]
+}
+
+func binder(a map[string]string) string {
+	if b := fact(a, "binder"); b != "?" {
+		return b
+	}
+	return "keepalived"
+}
+
 func stepSentence(a map[string]string) string {
+	if a["step"] == string(plan.Promote) && a["phase"] == string(plan.Done) {
+		n := strings.Count(a["facts"], `.gtid":`)
+		return fmt.Sprintf("%-13s%d of %d in %s", "promoted", n, n, short(a["took"]))
+	}
 	words := fmt.Sprintf("%-13s%s in %s", a["step"], a["phase"], short(a["took"]))
 	if a["err"] != "" {
 		words += ": " + a["err"]
@@ -91,7 +122,9 @@ func (s *Story) Tell(e Event) {
 		s.line(e.At, e.Who, e.Text)
 	case e.Log == nil || s.struck.IsZero() || s.ended || e.At.Before(s.struck):
 	case sentences[e.Log.Msg] != nil:
-		s.line(e.At, e.Who, sentences[e.Log.Msg](e.Log.Attrs))
+		if text := sentences[e.Log.Msg](e.Log.Attrs); text != "" {
+			s.line(e.At, e.Who, text)
+		}
 		s.ended = e.Log.Msg == "step" && e.Log.Attrs["step"] == "verify" && e.Log.Attrs["phase"] == "done"
 	}
 }
@@ -105,7 +138,7 @@ func (s *Story) End(r Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Switched {
-		s.say("\nSwitched to site %s in %.0f ms. Applications had no good write for %.0f ms.\n\n", r.To, r.SwitchMS, r.OutageMS)
+		s.say("\nSwitched in %.0f ms, to site %s. Applications had no good write for %.0f ms.\n\n", r.SwitchMS, r.To, r.OutageMS)
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(r.Steps), byOrder) {
 		s.say("    %-14s%8.1f ms\n", name, r.Steps[name])

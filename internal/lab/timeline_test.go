@@ -74,20 +74,22 @@ func TestStory(t *testing.T) {
 	put := func(ms int, who, msg string, attrs map[string]string) {
 		s.Tell(Event{At: at.Add(time.Duration(ms) * time.Millisecond), Who: who, Text: msg, Log: &LogLine{Msg: msg, Attrs: attrs}})
 	}
-	put(-5, "mc-a", "site is down", map[string]string{"site": "a", "seen": "before the fault"})
+	put(-5, "mc-a", "site changed its state", map[string]string{"site": "a", "state": "down", "cause": "before the fault"})
 	s.Tell(Event{At: at, Who: "fault", Text: "kill mysql a s2"})
-	put(40, "witness", "site is down", map[string]string{"site": "a", "seen": "refused, 3 of 3 in 1s"})
+	put(40, "witness", "site changed its state", map[string]string{"site": "a", "state": "down", "cause": "refused, 3 of 3 in 1s", "h": "3", "trip": "3"})
+	put(45, "witness", "site changed its state", map[string]string{"site": "b", "state": "unknown", "cause": "void"})
 	put(50, "witness", "etcd member ready", nil)
-	put(60, "mc-a", "VIP released", map[string]string{"took": "2000000"})
+	put(60, "mc-a", "VIP released", map[string]string{"took": "2000000", "facts": `{"binder":"keepalived","unbind_ms":"2.5"}`})
+	put(70, "witness", "step", map[string]string{"step": "promote", "phase": "done", "took": "9000000", "facts": `{"s1.gtid":"0-1-2","s2.gtid":"0-1-2"}`})
 	put(150, "mc-b", "step", map[string]string{"step": "verify", "phase": "done", "took": "9000000"})
 	put(160, "mc-b", "step", map[string]string{"step": "rejoin", "phase": "done", "took": "1"})
 	s.End(Result{OK: true, Switched: true, To: "b", SwitchMS: 142, Steps: map[string]float64{"verify": 9, "recheck": 1}})
-	for _, want := range []string{"Kill mysql a s2", "40 ms  witness  site a is down: refused, 3 of 3", "gate shut in 2.0 ms", "in 142 ms", "Every check holds"} {
+	for _, want := range []string{"Kill mysql a s2", "40 ms  witness  site a is down, H 3/3: refused, 3 of 3", "gate shut 2.0 ms, keepalived stopped 2.5 ms", "promoted     2 of 2", "Switched in 142 ms", "Every check holds"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the story lacks %q:\n%s", want, &out)
 		}
 	}
-	for _, never := range []string{"before the fault", "etcd member", "rejoin"} {
+	for _, never := range []string{"before the fault", "etcd member", "rejoin", "void"} {
 		if strings.Contains(out.String(), never) {
 			t.Errorf("the story tells %q:\n%s", never, &out)
 		}

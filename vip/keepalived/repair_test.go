@@ -283,10 +283,10 @@ func TestBindThatFailsLeavesNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(patience())
 			defer cancel()
 			if errors.Is(c.want, ErrNotBound) {
-				go func() { // its time is up when it runs
+				l.host.Go(func() { // its time is up when it runs
 					nettest.Until(t, "it runs", func() bool { found, _ := b.running(); return len(found) > 0 })
 					cancel()
-				}()
+				})
 			}
 			err := b.Bind(ctx, time.Minute)
 			if !errors.Is(err, c.want) {

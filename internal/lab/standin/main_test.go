@@ -1,6 +1,7 @@
 package standin
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -114,6 +115,24 @@ func (s *server) signal(t testing.TB, sig unix.Signal) {
 	if err := s.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Fatal(err)
 	}
+	if sig == unix.SIGSTOP { // the kernel stops one thread after the other, and the last may still answer
+		eventually(t, "every thread stands", func() bool { return stands(s.cmd.Process.Pid) })
+	}
+}
+
+// stands says whether every thread of the process is stopped.
+func stands(pid int) bool {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(stats) == 0 {
+		return false
+	}
+	for _, path := range stats {
+		b, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(b, []byte(") T ")) {
+			return false
+		}
+	}
+	return true
 }
 
 // kill is kill -9, and waits for the end.
