@@ -7,9 +7,9 @@ SUDO = sudo
 endif
 
 # What `make test` runs in the laboratory: everything with profile steady, whose times hold on two busy cores, and then the other
-# bind and the other profile.
-LAB_STEADY ?= all
-LAB_FAST ?= mysql-kill switchover
+# bind. Profile fast takes a stall of 300 ms for a failure, which a busy machine has by itself: `make bench` runs it, on a quiet one.
+LAB_KEEPALIVED ?= all
+LAB_NETLINK ?= mysql-kill switchover
 
 .PHONY: all setup build demo test lint unit lab bench clean
 all: build
@@ -33,8 +33,8 @@ unit: # tests that need namespaces box themselves, as root
 	timeout 1500 go test -race -timeout 15m ./...
 
 lab: build
-	$(SUDO) timeout 900 bin/batonlab run --profile steady --bind keepalived $(LAB_STEADY)
-	$(SUDO) timeout 120 bin/batonlab run --profile fast --bind netlink $(LAB_FAST)
+	$(SUDO) timeout 900 bin/batonlab run --profile steady --bind keepalived $(LAB_KEEPALIVED)
+	$(SUDO) timeout 200 bin/batonlab run --profile steady --bind netlink $(LAB_NETLINK)
 
 bench: setup build ## the numbers of the README, about an hour
 	$(SUDO) bin/batonlab bench
