@@ -192,23 +192,25 @@ func (w *wire) Announce(ctx context.Context, owned func() error, first func(net.
 			told = true
 			mac, _ := net.ParseMAC(rep.MAC) //nolint:errcheck // the announcer's own text of a MAC
 			first(mac)
-			go w.poke(ctx, owned)
+			if gw := w.vip.Gateway; gw.IsValid() {
+				go w.poke(ctx, owned, []netip.Addr{gw})
+			}
 		}
 		return owned()
 	})
 	return err
 }
 
-// poke makes the gateway resolve the VIP anew, and its answer proves that it has.
-func (w *wire) poke(ctx context.Context, owned func() error) {
-	if !w.vip.Gateway.IsValid() {
+// poke makes neighbours resolve the VIP anew, and their answer proves that they have.
+func (w *wire) poke(ctx context.Context, owned func() error, neighbours []netip.Addr) {
+	if len(neighbours) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	proof, err := w.announcer.Poke(ctx, owned, []netip.Addr{w.vip.Gateway})
+	proof, err := w.announcer.Poke(ctx, owned, neighbours)
 	if err != nil && ctx.Err() == nil {
-		w.log.Warn("poke the gateway", slog.Any("err", err))
+		w.log.Warn("poke neighbours", slog.Any("err", err))
 	}
 	for _, c := range proof {
 		w.log.Info("neighbour has the VIP's new place", slog.String("addr", c.Addr.String()), slog.Duration("took", c.Took))
@@ -247,6 +249,27 @@ func (w *wire) Clients(ctx context.Context) ([]netip.AddrPort, error) {
 
 func (w *wire) Destroy(ctx context.Context) (int, error) { return w.sockets.Destroy(ctx) }
 
+// errShut ends a poke when the gate has been shut meanwhile.
+var errShut = errors.New("the gate is shut on this host")
+
+// Tickle also asks the clients that are on the wire who they are, from the VIP: that updates or makes their ARP entry, and their answer
+// proves it, also where the announcement was lost.
 func (w *wire) Tickle(ctx context.Context, clients []netip.AddrPort) (int, error) {
-	return w.sockets.Tickle(ctx, w.vip.Port, clients)
+	n, err := w.sockets.Tickle(ctx, w.vip.Port, clients)
+	var hosts []netip.Addr
+	for _, c := range clients {
+		if !slices.Contains(hosts, c.Addr()) && len(hosts) < pokeMost {
+			hosts = append(hosts, c.Addr())
+		}
+	}
+	w.poke(ctx, func() error {
+		if !w.open() {
+			return errShut
+		}
+		return nil
+	}, hosts)
+	return n, err
 }
+
+// pokeMost clients are poked: a few prove that the announcement has arrived, and thousands would be a storm.
+const pokeMost = 64
