@@ -93,6 +93,7 @@ type watch struct {
 	judges  map[cluster.SiteName]*health.Judge
 	sit     Situation
 	since   time.Time // when this assignment was first seen
+	vipSeen bool      // business SQL through the VIP has worked under this assignment
 	gen     int       // raised by each change of the assignment: looks of an older one are void
 	seq     int64
 	asked   string // nonce pushed by Recheck

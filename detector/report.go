@@ -271,6 +271,10 @@ func (d *Detector) confirmed(now time.Time) bool {
 	return j != nil && j.VerdictSince(now, d.recheck.at).State == health.Down
 }
 
+// calmHolds is how many times longer a recheck waits when nothing is wrong: the burst of looks on a busy host must not be taken for a
+// failure by itself, which would stay in the windows for a second.
+const calmHolds = 6
+
 // recheckBegin looks anew at the active site. When it is down, first only at what made it so: sixty looks at once from three observers
 // would cost the applications that wait more time than the question itself. The others follow if those are well again.
 func (d *Detector) recheckBegin(ctx context.Context, group *sync.WaitGroup, now time.Time, nonce string) {
@@ -278,6 +282,9 @@ func (d *Detector) recheckBegin(ctx context.Context, group *sync.WaitGroup, now 
 	d.recheck.waiting, d.recheck.rest = map[*runner]bool{}, nil
 	d.observeLease(now)
 	bad := d.badTargets(now)
+	if len(bad) == 0 { // a planned switch of a site that is well: everything is looked at in one burst, and nobody waits meanwhile
+		d.recheck.deadline = now.Add(calmHolds * d.cfg.Hold)
+	}
 	for _, r := range d.runners {
 		advisory := r.probe.Factor == health.Heartbeat && r.probe.Targets[0].Kind == health.Mycat
 		switch {

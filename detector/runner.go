@@ -164,12 +164,22 @@ func (d *Detector) observe(r *runner, s health.Sample, now time.Time) {
 	if d.blind != "" && !answered(s.Cause) {
 		return
 	}
+	if r.probe.Factor == health.VIP && !d.arrived(s, now) {
+		return
+	}
 	if d.judges[r.site].Observe(s) {
 		r.again = now.Add(d.cfg.Profile.ConfirmEvery)
 	}
 	if s.Cause != health.OK {
 		d.dirty = true
 	}
+}
+
+// arrived says whether the VIP has been seen to work under this assignment, or has had a lease's time to: between the commit and the
+// bind it refuses everybody, and to call the new site down for that would move the service back.
+func (d *Detector) arrived(s health.Sample, now time.Time) bool {
+	d.vipSeen = d.vipSeen || s.Cause == health.OK
+	return d.vipSeen || now.Sub(d.since) > d.cfg.Profile.Lease
 }
 
 // look repeats looks at the confirm spacing.

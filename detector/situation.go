@@ -33,7 +33,7 @@ func (d *Detector) follow(now time.Time) {
 
 // assign makes the judges of an assignment.
 func (d *Detector) assign(now time.Time, sit Situation) error {
-	d.sit, d.since, d.dirty = sit, now, true
+	d.sit, d.since, d.dirty, d.vipSeen = sit, now, true, false
 	d.gen++
 	d.recheck = recheck{}
 	d.judges = map[cluster.SiteName]*health.Judge{}

@@ -218,3 +218,25 @@ func TestBlind(t *testing.T) {
 		})
 	})
 }
+
+// Between the commit and the bind the VIP refuses everybody. That is no reason to call the new site down; that it stays so is.
+func TestVIPHasTimeToArrive(t *testing.T) {
+	run(t, func(l *lab) {
+		l.pass(time.Second)
+		l.fault("site b/s1 vip", health.Refused)
+		l.set(func() { l.sit.Assignment, l.sit.Holder.Site = serving(2, "b"), "b" })
+		l.pass(time.Second) // less than a lease
+		if s := l.state("b"); s == health.Down || s == health.Suspect {
+			l.t.Errorf("site b is %s before its VIP can be there", s)
+		}
+		l.until("b", health.Down)
+
+		l.fault("site b/s1 vip", health.OK)
+		l.set(func() { l.sit.Assignment = serving(3, "b") })
+		l.until("b", health.Up)
+		l.fault("site b/s1 vip", health.Refused) // it has been seen to work: now a failure counts at once
+		if took := l.until("b", health.Down); took > time.Second {
+			l.t.Errorf("noticed after %s", took)
+		}
+	})
+}

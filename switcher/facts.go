@@ -2,6 +2,7 @@ package switcher
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +43,7 @@ func (t *tenure) facts(now time.Time) policy.Facts {
 			f.Frozen = c.Frozen
 		}
 		if r, ok := t.ready.Sites[s.Name]; ok && t.ready.Epoch == f.Assignment.Epoch && now.Sub(t.ready.At) < 10*t.Profile.Interval+5*time.Second {
-			f.Targets[s.Name] = policy.Ready{Known: true, Blockers: r.Blockers, Seen: t.ready.At}
+			f.Targets[s.Name] = policy.Ready{Known: true, Blockers: slices.Concat(r.Blockers, t.guardSilent(s, now)), Seen: t.ready.At}
 		}
 	}
 	if f.Sites[f.Assignment.Site].State != health.Down {
@@ -61,6 +62,15 @@ func (t *tenure) facts(now time.Time) policy.Facts {
 	}
 	t.history(&f)
 	return f
+}
+
+// guardSilent blocks a site whose guard is not there: nobody would bind the VIP, and past the commit there is no way back.
+func (t *tenure) guardSilent(s cluster.Site, now time.Time) []policy.Blocker {
+	rep := t.state.Reports[s.Node]
+	if age := now.Sub(rep.Received); rep.Mod == 0 || age > max(4*t.fresh(), time.Second) {
+		return []policy.Blocker{{Code: "GUARD_SILENT", Text: fmt.Sprintf("the daemon of %s has not reported for %s: start it, nobody else can bind the VIP there", s.Node, age.Round(time.Second))}}
+	}
+	return nil
 }
 
 // history adds what the switches that ended say: the last one, aborts in a row, and automatic ones that were completed.

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"os/user"
+	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
@@ -81,7 +83,7 @@ func app(out, errOut io.Writer) *cli.App {
 		},
 	}
 	for _, c := range a.Commands {
-		allowLate(c)
+		allowLate(c, "baton")
 	}
 	a.Action = func(c *cli.Context) error {
 		if c.Args().Present() {
@@ -92,15 +94,26 @@ func app(out, errOut io.Writer) *cli.App {
 	return a
 }
 
-// allowLate lets -c stand before and after the command, and gives every command and subcommand the usage errors of the app.
-func allowLate(c *cli.Command) {
+// allowLate lets -c stand before and after the command, and gives every command and subcommand the usage errors of the app. A word that
+// nobody asked for is one of them: what was meant as a site must not be passed over.
+func allowLate(c *cli.Command, above string) {
+	name := above + " " + c.Name
+	if act := c.Action; act != nil {
+		c.Action = func(ctx *cli.Context) error {
+			if most := strings.Count(c.ArgsUsage, "["); ctx.NArg() > most {
+				word := ctx.Args().Get(most)
+				return errExit{ExitUsage, fmt.Sprintf("%s does not know what to do with %q; `%s --help` lists its options (a site is named with --to)", name, word, name)}
+			}
+			return act(ctx)
+		}
+	}
 	c.Flags = append(c.Flags, &cli.StringFlag{Name: "config", Aliases: []string{"c"}, Usage: "configuration `FILE`"})
 	c.HideHelpCommand = true
 	c.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
-		return errExit{ExitUsage, err.Error() + "; `baton " + c.Name + " --help` lists the options"}
+		return errExit{ExitUsage, err.Error() + "; `" + name + " --help` lists the options"}
 	}
 	for _, sub := range c.Subcommands {
-		allowLate(sub)
+		allowLate(sub, name)
 	}
 }
 
@@ -108,12 +121,18 @@ func jsonFlag() cli.Flag { return &cli.BoolFlag{Name: "json", Usage: "print JSON
 
 // load reads the configuration named nearest to the command.
 func load(c *cli.Context) (config.Config, error) {
+	path := "/etc/baton/baton.yaml"
 	for _, ctx := range c.Lineage() {
 		if ctx.IsSet("config") {
-			return config.Load(ctx.String("config"))
+			path = ctx.String("config")
+			break
 		}
 	}
-	return config.Load("/etc/baton/baton.yaml")
+	cfg, err := config.Load(path)
+	if bad := (*config.Error)(nil); !errors.As(err, &bad) && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
+		return cfg, errExit{ExitConfig, fmt.Sprintf("%v; name the file with -c FILE, and run as root: it names the files of the passwords", err)}
+	}
+	return cfg, err
 }
 
 // who names the operator for the history.

@@ -93,13 +93,13 @@ func (s *session) status(ctx context.Context) (Status, error) {
 	if out.Readiness, err = readiness(st); err != nil {
 		return out, err
 	}
-	out.NotReady = notReady(s.cfg, st, out)
+	out.NotReady = notReady(s.cfg, first, st, out)
 	out.Ready = len(out.NotReady) == 0
 	return out, nil
 }
 
 // notReady says why no other site could take over now.
-func notReady(cfg config.Config, st dcs.State, s Status) []string {
+func notReady(cfg config.Config, first, st dcs.State, s Status) []string {
 	var why []string
 	if s.Assignment.Site == "" || s.Assignment.Phase != cluster.Serving {
 		return []string{"no site serves"}
@@ -112,6 +112,9 @@ func notReady(cfg config.Config, st dcs.State, s Status) []string {
 	}
 	for _, o := range cfg.Cluster.Others(s.Assignment.Site) {
 		r := s.Readiness.Sites[o.Name]
+		if st.Reports[o.Node].Value.Seq == first.Reports[o.Node].Value.Seq {
+			why = append(why, fmt.Sprintf("%s: GUARD_SILENT the daemon of %s does not report: start it", o.Name, o.Node))
+		}
 		for _, b := range r.Blockers {
 			why = append(why, fmt.Sprintf("%s: %s %s", o.Name, b.Code, b.Text))
 		}

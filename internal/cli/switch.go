@@ -189,8 +189,11 @@ func (f *follower) show(ctx context.Context, st dcs.State) (bool, error) {
 		if time.Since(f.cmd.At) < noController {
 			return false, nil
 		}
-		_, err := f.store.Do(ctx, "withdraw command", []dcs.Cmp{{Key: f.store.Keys.Command(), Mod: st.Command.Mod}}, dcs.Op{Kind: dcs.Delete, Key: f.store.Keys.Command()})
-		return true, errExit{ExitNoStore, fmt.Sprintf("no controller has taken the command up within %s, it is withdrawn (%v): is a daemon running in mode advise or automatic?", noController, err)}
+		why := fmt.Sprintf("no controller has taken the command up within %s: is a daemon running in mode advise or automatic, and is another switch under way? `baton history` shows it", noController)
+		if _, err := f.store.Do(ctx, "withdraw command", []dcs.Cmp{{Key: f.store.Keys.Command(), Mod: st.Command.Mod}}, dcs.Op{Kind: dcs.Delete, Key: f.store.Keys.Command()}); err != nil {
+			return true, errExit{ExitNoStore, why + "; it could not be withdrawn and may still be taken up: " + err.Error()}
+		}
+		return true, errExit{ExitNoStore, why + "; it is withdrawn"}
 	}
 	if f.id == "" {
 		if end, err := f.replied(reply); end || err != nil {

@@ -297,7 +297,7 @@ func candidate(site cluster.SiteName, f Facts, l Limits, acceptLoss bool) Decisi
 		}
 	}
 	if l.Zero && len(f.Relaxed) > 0 && !acceptLoss {
-		return no(SyncRelaxed, "rpo is zero and semi-sync of %v is not armed: acknowledged writes could be lost; wait until it is, or `baton switch --force --accept-loss`", f.Relaxed)
+		return no(SyncRelaxed, "rpo is zero and semi-sync of %v is not armed: acknowledged writes could be lost; Baton arms it again by itself as soon as the standby is level, mostly within seconds; only if the standby is lost for good: `baton switch --force --accept-loss --reason TEXT`", f.Relaxed)
 	}
 	return Decision{}
 }
