@@ -70,6 +70,7 @@ type world struct {
 	look    func(*Readiness)
 	verify  func() error
 	asked   []plan.Request
+	newest  map[cluster.NodeName]int64 // revision of each executor's newest request
 	changes []change
 	wrong   []string // what must never happen
 }
@@ -86,6 +87,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, mem: mem, ops: dcs.NewStore(mem.Client("operator"), "bank"), keys: dcs.KeysOf("bank"), took: 3 * time.Millisecond,
 		guards: map[cluster.SiteName]*fakeGuard{}, seen: map[cluster.SiteName]health.State{}, mute: map[cluster.NodeName]bool{},
+		newest: map[cluster.NodeName]int64{},
 	}
 	for _, s := range bank.Sites {
 		w.guards[s.Name], w.seen[s.Name] = &fakeGuard{acks: true, binds: true, renews: true}, health.Up
@@ -262,16 +264,24 @@ func (w *world) execute(store *dcs.Store, st dcs.State, done map[string]bool) {
 				answer.Entries = append(answer.Entries, e)
 			}
 			cmps := []dcs.Cmp{{Key: w.keys.Term(), Mod: st.Term.Mod}}
-			w.write(w.took, store, cmps, dcs.Doc(w.keys.Switch(id, "answer/"+string(node)), answer))
+			w.newest[node] = max(w.newest[node], req.Mod)
+			op := dcs.Doc(w.keys.Switch(id, "answer/"+string(node)), answer)
+			w.write(w.took, func() bool { return w.newest[node] == req.Mod }, store, cmps, op)
 		}
 	}
 }
 
-// write writes an answer after a while, and again until etcd takes or refuses it.
-func (w *world) write(after time.Duration, store *dcs.Store, cmps []dcs.Cmp, op dcs.Op) {
+// write writes an answer after a while, and again until etcd takes or refuses it. An executor is serial: what a newer request has taken the
+// place of is not answered after that one.
+func (w *world) write(after time.Duration, current func() bool, store *dcs.Store, cmps []dcs.Cmp, op dcs.Op) {
 	time.AfterFunc(after, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !current() {
+			return
+		}
 		if _, err := store.Do(w.ctx, "answer", cmps, op); errors.Is(err, dcs.ErrUnavailable) && w.ctx.Err() == nil {
-			w.write(50*time.Millisecond, store, cmps, op)
+			w.write(50*time.Millisecond, current, store, cmps, op)
 		}
 	})
 }
