@@ -132,10 +132,24 @@ func (r *run) heardAnswer(docs dcs.SwitchDocs, now time.Time) []plan.Entry {
 		}
 		return out
 	}
+	if age := r.silence(now); age > 0 {
+		return r.failAll(fmt.Errorf("%s has stopped reporting %s ago, in the middle of its steps: its daemon or its host is gone", r.node, age.Round(10*time.Millisecond)))
+	}
 	if now.Before(r.deadline[r.request.Steps[0]]) {
 		return nil
 	}
 	return r.failAll(fmt.Errorf("%s has not answered within %s", r.node, r.patience(r.request.Steps[0])))
+}
+
+// silence is for how long the node that runs the request has not reported, when that is longer than a busy host is late: then it is not
+// waited for any longer, since applications wait too. An executor that only applies a long relay log goes on reporting.
+func (r *run) silence(now time.Time) time.Duration {
+	rep := r.state.Reports[r.node]
+	age := now.Sub(rep.Received)
+	if r.node == r.Node || rep.Mod == 0 || age < max(2*r.fresh(), time.Second) {
+		return 0
+	}
+	return age
 }
 
 func (r *run) failAll(why error) []plan.Entry {

@@ -321,3 +321,30 @@ func TestServesAgainAfterAnotherSiteHeldTheLease(t *testing.T) {
 		})
 	}
 }
+
+// After a release somebody else takes the address: the next start on the same host must see him, although the lease was its own.
+func TestStartAfterAReleaseAsksTheWireAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := w.start("one")
+		defer d.cancel()
+		w.assign(serving(1))
+		w.wait("serves", w.k.answers)
+		w.assign(cluster.Assignment{Epoch: 2, Site: "a", Phase: cluster.Switching, Switch: "s2"})
+		w.wait("released", func() bool { return w.state().Switches["s2"].Released.Mod != 0 })
+		w.assign(cluster.Assignment{Epoch: 3, Phase: cluster.Serving, Switch: "s2"})
+		w.k.mu.Lock()
+		d.wire.other = net.HardwareAddr{2, 0, 0, 0, 0, 0x66}
+		w.k.mu.Unlock()
+		a := serving(5)
+		a.Switch = "s3"
+		w.assign(a)
+		w.wait("his MAC is named", func() bool {
+			return strings.Contains(w.state().Switches["s3"].Bound.Value.Err, "02:00:00:00:00:66")
+		})
+		w.pass(3 * time.Second)
+		if w.k.answers() {
+			t.Fatal("bound although somebody else answers")
+		}
+	})
+}

@@ -37,7 +37,9 @@ func (g *Guard) begin(ctx context.Context) error {
 	if g.replacedBy(h) {
 		return ErrReplaced
 	}
-	own := h.Mod != 0 && h.Value.Site == g.Site && h.Value.Node == g.Node
+	// Its own is a lease that this host has renewed under this very assignment: a restart, or a lapse. One of an earlier assignment is
+	// over, and somebody may have taken the address since.
+	own := h.Mod > g.follow.Mod && h.Value.Site == g.Site && h.Value.Node == g.Node
 	if !own {
 		g.holder.mod = 0 // somebody else's lease, or nobody's: taken over, whoever it is
 	}
