@@ -134,6 +134,26 @@ func TestSummarizeTimes(t *testing.T) {
 	}
 }
 
+// However often controllers change and try, the journal stays short: the newest entries of each step stay in it, in their order.
+func TestJournalStaysShort(t *testing.T) {
+	var log []plan.Entry
+	for seq := range 500 {
+		e := plan.Entry{Seq: seq, Step: []plan.StepName{plan.Bind, plan.Verify}[seq%2], Phase: plan.Started}
+		if seq < 10 {
+			e.Step = plan.Fence
+		}
+		log = append(shorten(log, e.Step), e)
+	}
+	if len(log) != 10+2*mostTries {
+		t.Errorf("%d entries are left", len(log))
+	}
+	for i, e := range log[10:] {
+		if want := 500 - 2*mostTries + i; e.Seq != want {
+			t.Fatalf("entry %d is number %d, want %d", i, e.Seq, want)
+		}
+	}
+}
+
 // An undo that a site will not let through is tried a few times, and then goes on without it: nobody serves while it lasts. What is left
 // is mended under the serving assignment.
 func TestUndoThatFailsGoesOn(t *testing.T) {
@@ -154,6 +174,15 @@ func TestUndoThatFailsGoesOn(t *testing.T) {
 				s := w.ended("s1")
 				if got := w.phases(); got != "serving(a) switching(a) undoing(a) serving(a)" || s.Outcome != plan.UndoneAll {
 					t.Errorf("%s: assignment went %s", s.Outcome, got)
+				}
+				var failed time.Time
+				for _, e := range s.Journal {
+					if e.Step == step && e.Phase == plan.Failed {
+						failed = e.At
+					}
+					if e.Step == step && e.Phase == plan.Started && !failed.IsZero() && e.At.Sub(failed) < 50*time.Millisecond {
+						t.Errorf("tried again %s after a failure", e.At.Sub(failed))
+					}
 				}
 				tried := 0
 				for _, r := range w.requests() {
