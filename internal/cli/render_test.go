@@ -342,7 +342,7 @@ func TestUsage(t *testing.T) {
 		{"baton switch --too b", ExitUsage, "baton switch --help"},
 		{"baton switch --accept-loss", ExitUsage, "--accept-loss goes with --force"},
 		{"baton maintenance on --for 0s -c x.yaml", ExitUsage, "above zero"},
-		{"baton status -c testdata/none.yaml", ExitFailed, "none.yaml"},
+		{"baton status -c testdata/none.yaml", ExitConfig, "none.yaml"},
 		{"baton version", ExitOK, ""},
 	} {
 		var out, errOut bytes.Buffer
