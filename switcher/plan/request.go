@@ -8,23 +8,20 @@ import (
 
 // Request asks a node to run steps of a switch at the sites' MySQL: all shards in one request, one answer.
 type Request struct {
-	ID         string                       `json:"id"`
-	Switch     string                       `json:"switch"`
-	Kind       Kind                         `json:"kind"`
-	Term       int64                        `json:"term"`
-	Fence      int64                        `json:"fence"` // mod revision of the assignment that this request belongs to
-	Epoch      int64                        `json:"epoch"` // of that assignment; promote writes it into baton.epoch
-	From       cluster.SiteName             `json:"from,omitempty"`
-	To         cluster.SiteName             `json:"to"`
-	Shards     []cluster.ShardName          `json:"shards"`
-	Steps      []StepName                   `json:"steps"`
-	Budget     time.Duration                `json:"budget"`          // of fence-writes at an instance that does not answer
-	Suspects   []cluster.ShardName          `json:"suspects"`        // old instances that the verdict names: a third of the budget
-	KillOlder  bool                         `json:"kill_older"`      // another node, or an older term, may have steps in flight: kill them first
-	AcceptLoss bool                         `json:"accept_loss"`     // the operator waived the RPO policy
-	Armed      map[cluster.ShardName]bool   `json:"armed"`           // sync/<shard> was armed at the fence: what was acknowledged was received
-	Fenced     map[cluster.ShardName]string `json:"fenced"`          // executed GTIDs of old instances that an earlier request proved fenced
-	Facts      map[string]string            `json:"facts,omitempty"` // of earlier steps of the same switch
+	ID        string              `json:"id"`
+	Switch    string              `json:"switch"`
+	Kind      Kind                `json:"kind"`
+	Term      int64               `json:"term"`
+	Fence     int64               `json:"fence"` // mod revision of the assignment that this request belongs to
+	Epoch     int64               `json:"epoch"` // of that assignment; promote writes it into baton.epoch
+	From      cluster.SiteName    `json:"from,omitempty"`
+	To        cluster.SiteName    `json:"to"`
+	Shards    []cluster.ShardName `json:"shards"`
+	Steps     []StepName          `json:"steps"`
+	Budget    time.Duration       `json:"budget"`          // of fence-writes at an instance that does not answer
+	Suspects  []cluster.ShardName `json:"suspects"`        // old instances that the verdict names: a third of the budget
+	KillOlder bool                `json:"kill_older"`      // another node, or an older term, may have steps in flight: kill them first
+	Facts     map[string]string   `json:"facts,omitempty"` // of earlier steps of the same switch
 }
 
 // Answer is what the node did: an entry for every step of the request, those that did not run included.
