@@ -149,7 +149,10 @@ const holderExtra = 10 * time.Second
 // The order of killing decides whether acknowledged data is lost. Commits go in groups, and one session waits for the acknowledgement of
 // its whole group: when it is killed, the *other clients of the group are told "committed"* (measured, 10.11.19: one KILL, five
 // clients). So those that wait are killed last, when all others are dead and can be told nothing; and only when nobody acknowledges:
-// else commits end by themselves, and none is killed. Nobody new can join a group, for the pending statement lets no write begin.
+// else commits end by themselves, and none is killed.
+//
+// All others are those of the first look at which the statement pends. Nobody who comes later can join a group, for the pending statement
+// lets no write begin; and an application comes again at once, so that waiting for all to be dead would never end.
 func (c *Conn) clear(ctx context.Context, check Check, waiting waits, f *Fenced) error {
 	holder, err := c.server.Connect(ctx)
 	if err != nil {
@@ -172,12 +175,13 @@ func (c *Conn) clear(ctx context.Context, check Check, waiting waits, f *Fenced)
 		defer close(done)
 		_, herr = holder.query(inner, sql)
 	}()
+	b := blockers{holder: holder.id, waiting: waiting}
 	kerr := until(inner, func() (bool, error) {
 		select {
 		case <-done:
 			return true, nil
 		default:
-			return false, c.killBlockers(ctx, check, holder.id, waiting, f)
+			return false, c.killBlockers(ctx, check, &b, f)
 		}
 	})
 	cancel()
@@ -189,24 +193,42 @@ func (c *Conn) clear(ctx context.Context, check Check, waiting waits, f *Fenced)
 	if _, err := c.kill(ctx, check, func(s session) bool { return s.id == holder.id }); err != nil {
 		herr = errors.Join(herr, ErrUnproven, err)
 	}
-	return seen(ErrStillWritable, "%w; %w", herr, kerr)
+	return seen(ErrStillWritable, "%w; %w", herr, stillThere(kerr, b.alive))
+}
+
+// blockers are what a pending read-only statement may wait for.
+type blockers struct {
+	holder  uint64 // the statement's connection
+	waiting waits
+	first   []uint64  // the clients of the first look at which the statement pends, never nil after it
+	alive   []session // those of first that were not yet killed at the last look
+}
+
+// see takes one look at the process list, and says whether the statement pends and whether commits hang.
+func (b *blockers) see(list []session, isClient func(session) bool) (pends, hung bool) {
+	hung = b.waiting.note(list, time.Now())
+	pends = slices.ContainsFunc(list, func(s session) bool { return s.id == b.holder && strings.HasPrefix(s.state, "Waiting") })
+	if pends && b.first == nil {
+		b.first = append([]uint64{}, ids(list, isClient)...)
+	}
+	b.alive = slices.DeleteFunc(remaining(list, b.first), func(s session) bool { return s.command == "Killed" })
+	return pends, hung
 }
 
 // killBlockers looks once. When the holder's statement pends, it kills the clients that do not commit; when nobody acknowledges, those that
 // commit, too; and when all these are dead, those that wait for an acknowledgement.
-func (c *Conn) killBlockers(ctx context.Context, check Check, holder uint64, waiting waits, f *Fenced) error {
+func (c *Conn) killBlockers(ctx context.Context, check Check, b *blockers, f *Fenced) error {
 	list, err := c.sessions(ctx)
 	if err != nil {
 		return err
 	}
-	hung := waiting.note(list, time.Now())
-	if !slices.ContainsFunc(list, func(s session) bool { return s.id == holder && strings.HasPrefix(s.state, "Waiting") }) {
+	pends, hung := b.see(list, c.isClient)
+	if !pends {
 		return nil
 	}
-	alive := slices.DeleteFunc(list, func(s session) bool { return !c.isClient(s) || s.command == "Killed" })
-	targets := ids(alive, func(s session) bool { return !s.awaits() && (hung || !s.commits()) })
+	targets := ids(b.alive, func(s session) bool { return !s.awaits() && (hung || !s.commits()) })
 	if len(targets) == 0 && hung {
-		targets = ids(alive, session.awaits)
+		targets = ids(b.alive, session.awaits)
 	}
 	f.Killed += len(targets)
 	return c.sendKills(ctx, check, targets)

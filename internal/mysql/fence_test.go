@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,6 +117,65 @@ func TestFenceGroup(t *testing.T) {
 		if err := ca.Unfence(long(t), current); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// storm lets n clients come again and again, each before its last connection is closed, until the test's end.
+func storm(t *testing.T, at Server, n int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wait sync.WaitGroup
+	var came atomic.Int64
+	for range n {
+		wait.Go(func() {
+			var last *Conn
+			for ctx.Err() == nil {
+				c, err := at.Connect(ctx)
+				if err != nil {
+					continue
+				}
+				if came.Add(1); last != nil {
+					last.Close()
+				}
+				last = c
+			}
+			if last != nil {
+				last.Close()
+			}
+		})
+	}
+	t.Cleanup(func() { cancel(); wait.Wait() })
+	eventually(t, "the clients come", func() bool { return came.Load() > int64(10*n) })
+}
+
+// An application comes again as soon as it is killed, faster than the fence looks. The fence ends all the same: newcomers cannot write, and
+// it does not wait for them.
+func TestFenceReconnecting(t *testing.T) {
+	a, b := pair(t)
+	ca, cb := a.connect(t), b.connect(t)
+	if _, err := cb.Cut(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	done := hang(t, a, ca, "1")
+	client := a.Server
+	client.Account = app
+	storm(t, client, 8)
+	if _, err := ca.FenceWrites(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the client was told that its transaction is committed, and no replica has it")
+	}
+}
+
+// A guard of an older term connects again and again. Its later connections are refused by their check; those that were there are proven
+// gone, and the proof ends.
+func TestKillStepsReconnecting(t *testing.T) {
+	a := startNode(t, 1)
+	c := a.connect(t)
+	storm(t, a.Server, 8)
+	if n, err := c.KillSteps(long(t), current); err != nil || n == 0 {
+		t.Fatalf("killed %d: %v", n, err)
 	}
 }
 

@@ -99,17 +99,22 @@ func (c *Conn) sendKills(ctx context.Context, check Check, list []uint64) error 
 	return nil
 }
 
-// kill kills the connections that which picks, looks until the process list has none of them, and returns how many it killed. One that
-// commits is not killed but waited for: it may stand for a whole commit group, whose clients its death would tell "committed" (see clear).
+// kill kills the connections that which picks at the first look, looks until the process list has none of them, and returns how many it
+// killed. Later ones it leaves: whoever comes again and again would keep it from its end. One that commits is not killed but waited for:
+// it may stand for a whole commit group, whose clients its death would tell "committed" (see clear).
 func (c *Conn) kill(ctx context.Context, check Check, which func(session) bool) (int, error) {
 	killed := 0
+	var first []uint64
 	var left []session
 	err := until(ctx, func() (bool, error) {
 		now, err := c.sessions(ctx)
 		if err != nil {
 			return false, err
 		}
-		left = slices.DeleteFunc(now, func(s session) bool { return !which(s) })
+		if first == nil {
+			first = append([]uint64{}, ids(now, which)...)
+		}
+		left = remaining(now, first)
 		list := ids(left, func(s session) bool { return s.command != "Killed" && !s.commits() })
 		killed += len(list)
 		return len(left) == 0, c.sendKills(ctx, check, list)
