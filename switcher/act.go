@@ -19,7 +19,7 @@ import (
 // act carries out a step of the controller itself.
 func (r *run) act(ctx context.Context, s plan.StepName, why string) error {
 	acts := map[plan.StepName]func(context.Context) error{
-		plan.Recheck: r.recheck, plan.Fence: r.fence, plan.Commit: r.commit, plan.Verify: r.verify, plan.UndoServe: r.undoServe,
+		plan.Recheck: r.recheck, plan.Fence: r.fence, plan.Commit: r.commit, plan.UndoServe: r.undoServe,
 		plan.UndoMark: func(ctx context.Context) error { return r.undoMark(ctx, why) },
 	}
 	return acts[s](ctx)
@@ -159,7 +159,7 @@ func (r *run) ride(entries []plan.Entry) ([]plan.Entry, []dcs.Op) {
 		switch s.Actor {
 		case plan.Executor:
 			batch = append(batch, s.Name)
-		case plan.OldGuard, plan.NewGuard:
+		case plan.OldGuard, plan.NewGuard, plan.Observers:
 			r.deadline[s.Name] = time.Now().Add(r.patience(s.Name))
 			started = append(started, r.entry(s.Name, plan.Started, time.Time{}, nil, nil))
 		}
@@ -296,40 +296,6 @@ func (r *run) undoServe(ctx context.Context) error {
 	a.Epoch, a.Phase, a.Site, a.To = a.Epoch+1, cluster.Serving, r.p.From, ""
 	a.Release = &cluster.Release{Epoch: a.Epoch, None: true} // no other site was bound in between
 	return r.assign(ctx, plan.UndoServe, a, nil, r.rearm()...)
-}
-
-// verifyFor is how long one try to verify goes on before it is journaled as failed and tried anew.
-const verifyFor = 3 * time.Second
-
-// verify looks through the VIP until an application would be well.
-func (r *run) verify(ctx context.Context) error {
-	began := time.Now()
-	ctx2, cancel := context.WithTimeoutCause(ctx, verifyFor, errors.New("nothing works through the VIP yet"))
-	defer cancel()
-	var last error
-	for ctx2.Err() == nil {
-		facts, err := r.Verifier.Verify(ctx2, r.p.To, r.bindFact("mac"))
-		if err == nil {
-			r.times.WorksSince = time.Now()
-			_, err = r.record(ctx, "journal", nil, []plan.Entry{r.entry(plan.Verify, plan.Done, began, facts, nil)})
-			return err
-		}
-		last = err
-		if err := r.wait(ctx, time.Now().Add(10*time.Millisecond)); err != nil {
-			return err
-		}
-	}
-	_, err := r.record(ctx, "journal", nil, []plan.Entry{r.entry(plan.Verify, plan.Failed, began, nil, last)})
-	return err
-}
-
-func (r *run) bindFact(name string) string {
-	for _, e := range r.log {
-		if e.Step == plan.Bind && e.Phase == plan.Done {
-			return e.Facts[name]
-		}
-	}
-	return ""
 }
 
 func shardDown(v health.Verdict, shard cluster.ShardName) bool {

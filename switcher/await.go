@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/baton-ha/baton/internal/cluster"
@@ -49,12 +51,18 @@ func (r *run) next(now time.Time) time.Time {
 
 // under says whether the step was started in this term and has not ended.
 func (r *run) under(s plan.StepName) bool {
-	for i := len(r.log) - 1; i >= 0; i-- {
-		if r.log[i].Step == s {
-			return r.log[i].Phase == plan.Started && r.log[i].Term == r.term.Value.N
+	i := lastOf(r.log, s)
+	return i >= 0 && r.log[i].Phase == plan.Started && r.log[i].Term == r.term.Value.N
+}
+
+// lastOf is the place of the step's newest entry, or -1.
+func lastOf(log []plan.Entry, s plan.StepName) int {
+	for i := len(log) - 1; i >= 0; i-- {
+		if log[i].Step == s {
+			return i
 		}
 	}
-	return false
+	return -1
 }
 
 // heard gathers the entries that what is known by now amounts to.
@@ -66,6 +74,9 @@ func (r *run) heard(now time.Time) []plan.Entry {
 	}
 	if r.under(plan.Bind) {
 		out = append(out, r.heardBind(docs, now)...)
+	}
+	if r.under(plan.Verify) {
+		out = append(out, r.heardLooks(docs, now)...)
 	}
 	return append(out, r.heardAnswer(docs, now)...)
 }
@@ -115,6 +126,40 @@ func (r *run) outOfPatience(s plan.StepName, now time.Time, why string) []plan.E
 		return nil
 	}
 	return []plan.Entry{r.entry(s, plan.Failed, time.Time{}, nil, errors.New(why))}
+}
+
+// heardLooks counts the observers to whom the service works through the VIP. A quorum of them decides: one alone may stand where the
+// announcement has not come through, or is itself the VIP's host. Force skips the quorum, here as at the recheck.
+func (r *run) heardLooks(docs dcs.SwitchDocs, now time.Time) []plan.Entry {
+	asked := r.log[lastOf(r.log, plan.Verify)]
+	need := r.Cluster.Quorum()
+	if r.p.Force {
+		need = 1
+	}
+	facts := map[string]string{}
+	var well, ill []string
+	var works time.Time
+	for _, n := range r.Cluster.Nodes {
+		l := docs.Looks[n.Name]
+		switch {
+		case l.Mod == 0 || l.Value.Question != asked.Seq:
+			ill = append(ill, string(n.Name)+" has not answered")
+		case l.Value.Err != "":
+			ill = append(ill, string(n.Name)+": "+l.Value.Err)
+		default:
+			well, works = append(well, string(n.Name)), earlier(works, l.Value.At)
+			maps.Copy(facts, l.Value.Facts)
+		}
+	}
+	if len(well) < need {
+		return r.outOfPatience(plan.Verify, now, fmt.Sprintf("the service works through the VIP to %d of %d observers, %d are needed: %s", len(well), len(r.Cluster.Nodes), need, strings.Join(ill, "; ")))
+	}
+	r.times.WorksSince = works
+	if works.Before(asked.At) || works.After(now) {
+		r.times.WorksSince = now // an observer's clock is wrong: no outage is as long as that
+	}
+	facts["observers"] = strings.Join(well, " ")
+	return []plan.Entry{r.entry(plan.Verify, plan.Done, asked.At, facts, nil)}
 }
 
 // heardAnswer takes the executor's answer, or gives up on it.

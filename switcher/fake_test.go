@@ -65,7 +65,7 @@ type world struct {
 	fail    func(plan.Request, plan.StepName) error
 	facts   func(plan.Request, plan.StepName) map[string]string
 	look    func(*Readiness)
-	verify  func() error
+	verify  func(cluster.NodeName) error // what that observer sees through the VIP
 	asked   []plan.Request
 	newest  map[cluster.NodeName]int64 // revision of each executor's newest request
 	changes []change
@@ -164,7 +164,7 @@ func (w *world) live() {
 	renew, report := time.NewTicker(terms.RenewEvery()), time.NewTicker(profile.Interval)
 	defer renew.Stop()
 	defer report.Stop()
-	dec, done, nonce := dcs.NewDecoder(w.keys), map[string]bool{}, ""
+	dec, done, looked, nonce := dcs.NewDecoder(w.keys), map[string]bool{}, map[string]bool{}, ""
 	for seq := int64(1); ; seq++ {
 		due, beat := false, false
 		select {
@@ -186,6 +186,7 @@ func (w *world) live() {
 			w.report(store, st, seq)
 		}
 		w.guard(store, st)
+		w.onlook(store, st, looked)
 		w.execute(store, st, done)
 		w.mu.Unlock()
 	}
@@ -226,6 +227,30 @@ func (w *world) guard(store *dcs.Store, st dcs.State) {
 		}))
 	case a.Value.Phase == cluster.Serving && g.binds && docs.Summary.Mod == 0 && docs.Plan.Mod != 0 && docs.Bound.Value.Epoch != a.Value.Epoch:
 		_, _ = store.Do(w.ctx, "bound", cmps, dcs.Doc(w.keys.Switch(a.Value.Switch, "bound"), plan.Bound{Epoch: a.Value.Epoch, MAC: "02:00"}))
+	}
+}
+
+// onlook answers the verify step for every observer that reports; looked are the questions that were answered.
+func (w *world) onlook(store *dcs.Store, st dcs.State, looked map[string]bool) {
+	a := st.Assignment
+	docs := st.Switches[a.Value.Switch]
+	i := lastOf(docs.Journal.Value, plan.Verify)
+	if a.Value.Phase != cluster.Serving || i < 0 || docs.Journal.Value[i].Phase != plan.Started {
+		return
+	}
+	for _, n := range bank.Nodes {
+		question := fmt.Sprint(n.Name, a.Value.Switch, docs.Journal.Value[i].Seq)
+		if w.mute[n.Name] || looked[question] {
+			continue
+		}
+		looked[question] = true
+		l := plan.Look{Question: docs.Journal.Value[i].Seq, At: time.Now(), Facts: map[string]string{"site": string(a.Value.Site)}}
+		if w.verify != nil {
+			if err := w.verify(n.Name); err != nil {
+				l.Err, l.Facts = err.Error(), nil
+			}
+		}
+		_, _ = store.Do(w.ctx, "look", []dcs.Cmp{{Key: w.keys.Assignment(), Mod: a.Mod}}, dcs.Doc(w.keys.Switch(a.Value.Switch, "look/"+string(n.Name)), l))
 	}
 }
 
@@ -331,21 +356,6 @@ func (w *world) Look(_ context.Context, a cluster.Assignment, sync map[cluster.S
 	return r
 }
 
-// Verify implements Verifier.
-func (w *world) Verify(_ context.Context, site cluster.SiteName, mac string) (map[string]string, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.verify != nil {
-		if err := w.verify(); err != nil {
-			return nil, err
-		}
-	}
-	if mac != "02:00" {
-		return nil, errors.New("the MAC that the guard bound is not known")
-	}
-	return map[string]string{"site": string(site)}, nil
-}
-
 // controller is one node's Switcher with a mirror of its own, as in the daemon.
 type controller struct {
 	*Switcher
@@ -360,7 +370,7 @@ func (w *world) start(node cluster.NodeName, change ...func(*Config)) *controlle
 	kv := w.mem.Client(string(node))
 	cfg := Config{
 		Cluster: bank, Profile: profile, Node: node, Mode: policy.Automatic, Limits: limits, Terms: terms, Keys: w.keys,
-		Store: dcs.NewStore(kv, "bank"), Looker: w, Verifier: w, Log: slog.New(slog.DiscardHandler),
+		Store: dcs.NewStore(kv, "bank"), Looker: w, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
 		f(&cfg)

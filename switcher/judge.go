@@ -19,6 +19,7 @@ type Seen struct {
 	SourceOn    bool // the source half of semi-sync is in force
 	Clients     int  // semi-sync replicas
 	LosslessSet bool // AFTER_SYNC and the longest timeout
+	Errant      string // transactions that it has and the active instance of its shard has not
 }
 
 // Judge says from what was read which sites could take over, and what must be mended. It is pure.
@@ -110,6 +111,10 @@ func judgeStandby(out *SiteReady, r *Readiness, me, active Seen, sync cluster.Sy
 		mend("the applier of %s does not run", name)
 	case me.IORunning == "No":
 		mend("the receiver of %s does not run", name)
+	}
+	if me.Errant != "" {
+		block("ERRANT", "%s has executed %s and %s has not: promoted, it would serve what was never acknowledged; find out who wrote it", name, me.Errant, active.Addr)
+		r.Alarms = append(r.Alarms, fmt.Sprintf("%s has errant transactions %s", name, me.Errant))
 	}
 	if sync.State != cluster.SyncArmed || active.Err == "" && !active.SourceOn {
 		mend("semi-sync of %s is not armed", me.Shard)

@@ -45,6 +45,7 @@ func TestJudge(t *testing.T) {
 		"standby follows nobody":    {change: func(s []Seen) { s[bs1].Replicates, s[bs1].Source = false, "" }, blockers: []string{"NOT_REPLICATING"}, mendB: "does not replicate"},
 		"standby follows a third":   {change: func(s []Seen) { s[bs1].Source = "10.9.9.9:3306" }, blockers: []string{"NOT_REPLICATING"}, mendB: "does not replicate"},
 		"applier stopped":           {change: func(s []Seen) { s[bs1].SQLRunning, s[bs1].SQLError = "No", "1062" }, blockers: []string{"APPLIER_STOPPED"}, mendB: "applier"},
+		"standby wrote by itself":   {change: func(s []Seen) { s[bs1].Errant = "0-7-3" }, blockers: []string{"ERRANT"}, alarm: "b/s1 has errant transactions 0-7-3"},
 		"receiver stopped":          {change: func(s []Seen) { s[bs1].IORunning = "No" }, mendB: "receiver"},
 		"receiver connects":         {change: func(s []Seen) { s[bs1].IORunning = "Connecting" }},
 		"semi-sync is recorded off": {sync: degraded, mendB: "semi-sync of s1", rpo: "s1"},

@@ -147,7 +147,7 @@ func TestStaleViewNeverTakesTheLock(t *testing.T) {
 				w.serving()
 				s := New(Config{
 					Cluster: bank, Profile: profile, Node: "witness", Mode: tc.mode, Limits: limits, Terms: terms, Keys: w.keys,
-					Store: dcs.NewStore(w.mem.Client("witness"), "bank"), Looker: w, Verifier: w, Log: slog.New(slog.DiscardHandler),
+					Store: dcs.NewStore(w.mem.Client("witness"), "bank"), Looker: w, Log: slog.New(slog.DiscardHandler),
 				})
 				st := w.state()
 				st.FreshAt = time.Now().Add(-tc.age)

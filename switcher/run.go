@@ -214,7 +214,7 @@ func (r *run) start(ctx context.Context, m plan.Move) error {
 		switch s.Actor {
 		case plan.Executor:
 			batch = append(batch, s.Name)
-		case plan.OldGuard, plan.NewGuard:
+		case plan.OldGuard, plan.NewGuard, plan.Observers:
 			r.deadline[s.Name] = time.Now().Add(r.patience(s.Name))
 			_, err = r.record(ctx, "journal", nil, []plan.Entry{r.entry(s.Name, plan.Started, time.Time{}, nil, nil)})
 		default:
@@ -292,6 +292,9 @@ func (r *run) executor() cluster.NodeName {
 	return r.Node
 }
 
+// verifyFor is how long one try to verify goes on before it is journaled as failed and tried anew.
+const verifyFor = 3 * time.Second
+
 // patience is how long a step may take before the plan goes on without it: undone, or tried again.
 func (r *run) patience(s plan.StepName) time.Duration {
 	switch s {
@@ -299,6 +302,8 @@ func (r *run) patience(s plan.StepName) time.Duration {
 		return 4*r.Terms.Span() + 4*time.Second
 	case plan.Bind:
 		return 2*r.Terms.Span() + 3*time.Second
+	case plan.Verify:
+		return verifyFor
 	case plan.RejoinStep, plan.RepairStep, plan.DegradeStep:
 		return 30 * time.Second
 	}

@@ -32,26 +32,18 @@ type Looker interface {
 	Look(ctx context.Context, a cluster.Assignment, sync map[cluster.ShardName]cluster.SyncState) Readiness
 }
 
-// Verifier looks through the VIP as an application and a neighbour do.
-type Verifier interface {
-	// Verify writes to every shard through the VIP and names the server that took it; the VIP's ARP answer must show the MAC
-	// (empty: not known).
-	Verify(ctx context.Context, site cluster.SiteName, mac string) (map[string]string, error)
-}
-
 // Config is one controller.
 type Config struct {
-	Cluster  cluster.Cluster
-	Profile  cluster.Profile
-	Node     cluster.NodeName
-	Mode     policy.Mode
-	Limits   policy.Limits
-	Terms    lease.Terms
-	Keys     dcs.Keys
-	Store    Store
-	Looker   Looker
-	Verifier Verifier
-	Log      *slog.Logger
+	Cluster cluster.Cluster
+	Profile cluster.Profile
+	Node    cluster.NodeName
+	Mode    policy.Mode
+	Limits  policy.Limits
+	Terms   lease.Terms
+	Keys    dcs.Keys
+	Store   Store
+	Looker  Looker
+	Log     *slog.Logger
 }
 
 // Switcher competes for the lock and, while it holds it, decides and switches.

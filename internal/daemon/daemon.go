@@ -107,12 +107,17 @@ func (n *node) assemble(ctx context.Context, g *errgroup.Group, last context.Con
 	})
 	n.pump.to = append(n.pump.to, exec.Observe, n.ahead(ctx))
 	g.Go(func() error { return exec.Run(ctx) })
+	look := &onlooker{
+		look: newVerifier(n.cfg).Verify, store: n.store, keys: n.store.Keys, node: n.cfg.Node, log: n.log, states: make(chan dcs.State, 1),
+	}
+	n.pump.to = append(n.pump.to, look.observe)
+	g.Go(func() error { return look.Run(ctx) })
 	if err := n.observer(ctx, g); err != nil {
 		return err
 	}
 	sw := switcher.New(switcher.Config{
 		Cluster: n.cfg.Cluster, Profile: n.cfg.Profile, Node: n.cfg.Node, Mode: n.cfg.Mode, Limits: n.cfg.Limits(), Terms: n.terms,
-		Keys: n.store.Keys, Store: n.store, Looker: newLooker(n.cfg), Verifier: newVerifier(n.cfg), Log: n.log,
+		Keys: n.store.Keys, Store: n.store, Looker: newLooker(n.cfg), Log: n.log,
 	})
 	n.pump.to = append(n.pump.to, sw.Observe)
 	g.Go(func() error { return sw.Run(ctx) })

@@ -11,17 +11,19 @@ import (
 	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/internal/config"
 	"github.com/baton-ha/baton/internal/mysql"
+	"github.com/baton-ha/baton/internal/mysql/gtid"
 	"github.com/baton-ha/baton/switcher"
 )
 
 // looker reads the status of every MySQL over kept connections, all side by side. It is used by one goroutine.
 type looker struct {
-	cfg   config.Config
-	conns map[netip.AddrPort]*mysql.Conn
+	cfg    config.Config
+	conns  map[netip.AddrPort]*mysql.Conn
+	states map[netip.AddrPort]mysql.Status // of the newest look; those that did not answer are not in it
 }
 
 func newLooker(cfg config.Config) *looker {
-	return &looker{cfg: cfg, conns: map[netip.AddrPort]*mysql.Conn{}}
+	return &looker{cfg: cfg, conns: map[netip.AddrPort]*mysql.Conn{}, states: map[netip.AddrPort]mysql.Status{}}
 }
 
 // lookTimeout bounds one instance's answer. A healthy one answers in milliseconds; one that hangs must not make the others stale.
@@ -29,9 +31,34 @@ const lookTimeout = 600 * time.Millisecond
 
 // Look implements switcher.Looker.
 func (l *looker) Look(ctx context.Context, a cluster.Assignment, sync map[cluster.ShardName]cluster.SyncState) switcher.Readiness {
-	r := switcher.Judge(l.cfg.Cluster, a, sync, l.All(ctx), time.Now())
+	before := l.states
+	seen := l.All(ctx)
+	for i, s := range seen {
+		seen[i].Errant = l.errant(a, s, before)
+	}
+	r := switcher.Judge(l.cfg.Cluster, a, sync, seen, time.Now())
 	r.RTO = time.Duration(l.cfg.Detection.Rule.Failures)*l.cfg.Profile.ConfirmEvery + 100*time.Millisecond
 	return r
+}
+
+// errant is what a standby had executed at the look before this one and the active instance of its shard has not executed by now. Read at
+// the same time, what the standby has just received could look errant. What the active one has numbered itself is not errant: it crashed
+// and came back without it, and then the standby is the one to go on with.
+func (l *looker) errant(a cluster.Assignment, s switcher.Seen, before map[netip.AddrPort]mysql.Status) string {
+	home := a.Shards[s.Shard]
+	if home == "" {
+		home = a.Site
+	}
+	site, _ := l.cfg.Cluster.Site(home)
+	active, ok := site.Instance(s.Shard)
+	mine, _ := l.cfg.Cluster.Site(s.Site)
+	in, _ := mine.Instance(s.Shard)
+	had, known := before[in.Addr]
+	has, read := l.states[active.Addr]
+	if !ok || s.Site == home || s.Err != "" || !known || !read {
+		return ""
+	}
+	return gtid.Errant(had.BinlogState, has.BinlogState).Without(has.ServerID, has.UUID).String()
 }
 
 // All reads every instance, in the order of the configuration.
@@ -45,43 +72,47 @@ func (l *looker) All(ctx context.Context) []switcher.Seen {
 		}
 	}
 	found := make([]*mysql.Conn, len(targets))
+	states := make([]mysql.Status, len(targets))
 	var wg sync.WaitGroup
 	for i := range targets {
 		conn := l.conns[addrs[i]]
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, errors.New("no answer within 600 ms"))
 			defer cancel()
-			found[i] = l.one(ctx, conn, addrs[i], &targets[i])
+			found[i], states[i] = l.one(ctx, conn, addrs[i], &targets[i])
 		})
 	}
 	wg.Wait()
+	l.states = map[netip.AddrPort]mysql.Status{}
 	for i, addr := range addrs {
-		l.conns[addr] = found[i]
+		if l.conns[addr] = found[i]; found[i] != nil {
+			l.states[addr] = states[i]
+		}
 	}
 	return targets
 }
 
 // one reads an instance over its kept connection, or a new one; a connection that failed is not kept.
-func (l *looker) one(ctx context.Context, conn *mysql.Conn, addr netip.AddrPort, out *switcher.Seen) *mysql.Conn {
+func (l *looker) one(ctx context.Context, conn *mysql.Conn, addr netip.AddrPort, out *switcher.Seen) (*mysql.Conn, mysql.Status) {
 	for {
 		kept := conn != nil
 		if !kept {
 			var err error
 			if conn, err = serverOf(l.cfg, addr).Connect(ctx); err != nil {
 				out.Err, out.Role = brief(ctx, err), "unreachable"
-				return nil
+				return nil, mysql.Status{}
 			}
 		}
 		st, err := conn.Status(ctx)
 		if err == nil {
 			describe(out, st)
-			return conn
+			return conn, st
 		}
 		conn.Close()
 		conn = nil
 		if !kept || ctx.Err() != nil {
 			out.Err, out.Role = brief(ctx, err), "unreachable"
-			return nil
+			return nil, mysql.Status{}
 		}
 	}
 }

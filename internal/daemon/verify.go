@@ -27,10 +27,10 @@ func newVerifier(cfg config.Config) *verifier {
 	return &verifier{cfg: cfg, ids: map[netip.AddrPort]string{}}
 }
 
-// verifyTry bounds one try; the controller tries again until it works.
+// verifyTry bounds one try; the onlooker tries again until it works.
 const verifyTry = 500 * time.Millisecond
 
-// Verify implements switcher.Verifier.
+// Verify writes to every shard through the VIP and names the server that took it. The VIP's ARP answer must show the MAC (empty: not known).
 func (v *verifier) Verify(ctx context.Context, name cluster.SiteName, mac string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, verifyTry, errors.New("no answer through the VIP within 500 ms"))
 	defer cancel()

@@ -64,7 +64,7 @@ func (k Keys) Sync(s cluster.ShardName) string { return k.prefix + "sync/" + str
 // Clients is the list of client connections that a site's guard published, for the tickle.
 func (k Keys) Clients(s cluster.SiteName) string { return k.prefix + "clients/" + string(s) }
 
-// Switch is one document of a switch: plan, journal, released, bound, summary, request/<node>, answer/<node>.
+// Switch is one document of a switch: plan, journal, released, bound, summary, request/<node>, answer/<node>, look/<node>.
 func (k Keys) Switch(id, doc string) string { return k.prefix + "switch/" + id + "/" + doc }
 
 // Versioned is a document as etcd holds it.
@@ -83,6 +83,7 @@ type SwitchDocs struct {
 	Summary  Versioned[plan.Summary]
 	Requests map[cluster.NodeName]Versioned[plan.Request]
 	Answers  map[cluster.NodeName]Versioned[plan.Answer]
+	Looks    map[cluster.NodeName]Versioned[plan.Look]
 }
 
 // State is everything under the prefix, decoded.
@@ -212,6 +213,7 @@ func (s *State) decodeSwitch(rest string, it Source) error {
 	if !ok {
 		d.Requests = map[cluster.NodeName]Versioned[plan.Request]{}
 		d.Answers = map[cluster.NodeName]Versioned[plan.Answer]{}
+		d.Looks = map[cluster.NodeName]Versioned[plan.Look]{}
 	}
 	var err error
 	name, node, _ := strings.Cut(doc, "/")
@@ -230,6 +232,8 @@ func (s *State) decodeSwitch(rest string, it Source) error {
 		err = intoMap(s.cache, d.Requests, cluster.NodeName(node), it)
 	case "answer":
 		err = intoMap(s.cache, d.Answers, cluster.NodeName(node), it)
+	case "look":
+		err = intoMap(s.cache, d.Looks, cluster.NodeName(node), it)
 	}
 	s.Switches[id] = d
 	return err

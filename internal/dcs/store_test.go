@@ -50,13 +50,14 @@ func TestReadEveryDocument(t *testing.T) {
 		dcs.Doc(k.Switch("s1", "plan"), plan.Plan{ID: "s1"}), dcs.Doc(k.Switch("s1", "journal"), []plan.Entry{{Seq: 8}}),
 		dcs.Doc(k.Switch("s1", "released"), plan.Released{Fence: 9}), dcs.Doc(k.Switch("s1", "bound"), plan.Bound{Epoch: 10}),
 		dcs.Doc(k.Switch("s1", "summary"), plan.Summary{Why: "x"}), dcs.Doc(k.Switch("s1", "request/mc-a"), plan.Request{ID: "r"}),
-		dcs.Doc(k.Switch("s1", "answer/mc-a"), plan.Answer{Request: "r"}), dcs.Doc(k.Prefix()+"of a newer version", 1))
+		dcs.Doc(k.Switch("s1", "answer/mc-a"), plan.Answer{Request: "r"}), dcs.Doc(k.Switch("s1", "look/mc-a"), plan.Look{Question: 11}),
+		dcs.Doc(k.Prefix()+"of a newer version", 1))
 	st := read(t, s)
 	d := st.Switches["s1"]
 	got := fmt.Sprint(st.Term.Value.N, st.Beat.Value.Seq, st.Assignment.Value.Epoch, st.Holder.Value.Seq, st.Maintenance.Value.Who, st.Nonce.Value,
 		st.Command.Value.ID, st.Reply.Value.Command, string(st.Readiness.Value), st.Reports["w"].Value.Seq, st.Sync["s1"].Value.State, st.Clients["a"].Value,
-		d.Plan.Value.ID, d.Journal.Value[0].Seq, d.Released.Value.Fence, d.Bound.Value.Epoch, d.Summary.Value.Why, d.Requests["mc-a"].Value.ID, d.Answers["mc-a"].Value.Request)
-	equal(t, "documents", got, fmt.Sprint(3, 4, 5, 6, "op", "n", "c", "c", `{"x":1}`, 7, "armed", []string{"10.0.0.1:2"}, "s1", 8, 9, 10, "x", "r", "r"))
+		d.Plan.Value.ID, d.Journal.Value[0].Seq, d.Released.Value.Fence, d.Bound.Value.Epoch, d.Summary.Value.Why, d.Requests["mc-a"].Value.ID, d.Answers["mc-a"].Value.Request, d.Looks["mc-a"].Value.Question)
+	equal(t, "documents", got, fmt.Sprint(3, 4, 5, 6, "op", "n", "c", "c", `{"x":1}`, 7, "armed", []string{"10.0.0.1:2"}, "s1", 8, 9, 10, "x", "r", "r", 11))
 	for i, mod := range []int64{st.Term.Mod, st.Holder.Mod, st.Reports["w"].Mod, d.Summary.Mod, d.Requests["mc-a"].Mod, st.Revision} {
 		equal(t, fmt.Sprint("revision ", i), mod, at)
 	}
@@ -72,7 +73,7 @@ func TestBrokenDocuments(t *testing.T) {
 	keys := []string{
 		k.Term(), k.Beat(), k.Assignment(), k.Holder(), k.Maintenance(), k.Nonce(), k.Command(), k.Reply(), k.Readiness(), k.Observer("w"), k.Sync("s1"),
 		k.Clients("a"), k.Switch("s1", "plan"), k.Switch("s1", "journal"), k.Switch("s1", "released"), k.Switch("s1", "bound"), k.Switch("s1", "summary"),
-		k.Switch("s1", "request/mc-a"), k.Switch("s1", "answer/mc-a"),
+		k.Switch("s1", "request/mc-a"), k.Switch("s1", "answer/mc-a"), k.Switch("s1", "look/mc-a"),
 	}
 	for _, broken := range keys {
 		ops := []dcs.Op{{Kind: dcs.Put, Key: broken, Value: []byte("{broken")}}
@@ -89,7 +90,7 @@ func TestBrokenDocuments(t *testing.T) {
 		d := st.Switches["s1"]
 		mods := st.Beat.Mod + st.Holder.Mod + st.Maintenance.Mod + st.Nonce.Mod + st.Command.Mod + st.Reply.Mod + st.Readiness.Mod + d.Plan.Mod + d.Journal.Mod +
 			d.Released.Mod + d.Bound.Mod + d.Summary.Mod
-		if mods != 0 || len(st.Reports)+len(st.Sync)+len(st.Clients)+len(d.Requests)+len(d.Answers) != 0 || st.Term.Value.N+st.Assignment.Value.Epoch != 3 {
+		if mods != 0 || len(st.Reports)+len(st.Sync)+len(st.Clients)+len(d.Requests)+len(d.Answers)+len(d.Looks) != 0 || st.Term.Value.N+st.Assignment.Value.Epoch != 3 {
 			t.Errorf("%s counts although it is broken: %+v", broken, st)
 		}
 		do(t, s, dcs.Op{Kind: dcs.DeletePrefix, Key: k.Prefix()})

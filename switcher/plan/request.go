@@ -52,6 +52,14 @@ type Bound struct {
 	Err         string            `json:"err,omitempty"` // why it is not bound yet: somebody else answers for the VIP, ...
 }
 
+// Look is what an observer found when it looked through the VIP after a switch, as an application and as a neighbour do.
+type Look struct {
+	Question int               `json:"question"` // the journal's Seq of the verify step that it answers
+	At       time.Time         `json:"at"`       // when the whole of it worked, or was given up
+	Facts    map[string]string `json:"facts,omitempty"`
+	Err      string            `json:"err,omitempty"` // what does not work yet
+}
+
 // Command is an operator's word, left for the controller.
 type Command struct {
 	ID         string           `json:"id"`

@@ -9,6 +9,7 @@ const (
 	Executor                // the node that runs the sites' MySQL steps: one request with all shards, one answer
 	OldGuard                // the guard of the old site, on sight of the fence; or time, when it does not answer
 	NewGuard                // the guard of the new site, on sight of the commit
+	Observers               // every node, on sight of the journal: a quorum of them must see it
 )
 
 // OnFail says what a failed step leads to.
@@ -42,7 +43,7 @@ var (
 		{Promote, Executor, []StepName{CatchUp}, Undo},
 		{Commit, Controller, []StepName{Release, Promote}, Undo},
 		{Bind, NewGuard, []StepName{Commit}, Retry},
-		{Verify, Controller, []StepName{Bind}, Retry},
+		{Verify, Observers, []StepName{Bind}, Retry},
 	}
 	// A planned switch fences writes only when the old VIP has fallen silent: no client is told "read-only" by a site that it still
 	// reaches. In a failover both run side by side, for the old guard may never answer.
@@ -56,7 +57,7 @@ var (
 		{Promote, Executor, []StepName{CatchUp}, Undo},
 		{Commit, Controller, []StepName{Promote}, Undo},
 		{Bind, NewGuard, []StepName{Commit}, Retry},
-		{Verify, Controller, []StepName{Bind}, Retry},
+		{Verify, Observers, []StepName{Bind}, Retry},
 	}
 	firstTable = []Step{
 		{Recheck, Controller, nil, Abort},
@@ -64,7 +65,7 @@ var (
 		{Promote, Executor, []StepName{Fence}, Undo},
 		{Commit, Controller, []StepName{Promote}, Undo},
 		{Bind, NewGuard, []StepName{Commit}, Retry},
-		{Verify, Controller, []StepName{Bind}, Retry},
+		{Verify, Observers, []StepName{Bind}, Retry},
 	}
 	giveUpTable = []Step{
 		{Recheck, Controller, nil, Abort},

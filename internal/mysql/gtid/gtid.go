@@ -111,6 +111,16 @@ func (s Set) Subtract(o Set) Set {
 	return out
 }
 
+// Without returns the set without the transactions that one server has numbered: a MySQL by its UUID, a MariaDB by its id. Positions stay
+// as they are: each stands for transactions of many servers.
+func (s Set) Without(server uint32, uuid string) Set {
+	out := Set{kind: s.kind, runs: maps.Clone(s.runs), pos: s.pos}
+	maps.DeleteFunc(out.runs, func(o origin, _ []run) bool {
+		return s.kind == MySQL && o.uuid == uuid || s.kind == MariaDBState && o.server == server
+	})
+	return out
+}
+
 // Union returns what is in either set. Of positions, it is the later one of each domain; ErrDiverged when neither is later.
 func (s Set) Union(o Set) (Set, error) {
 	if !s.comparable(o) {

@@ -166,6 +166,25 @@ func TestErrant(t *testing.T) {
 	}
 }
 
+func TestWithout(t *testing.T) {
+	for _, tt := range []struct {
+		kind     Kind
+		in, want string
+	}{
+		{MySQL, u1 + ":1-5:x:7," + u2 + ":3", u2 + ":3"},
+		{MariaDBState, "0-1-5,0-2-9,3-1-2", "0-2-9"},
+		{MariaDBPos, "0-1-5", "0-1-5"},
+	} {
+		set := mustParse(t, tt.kind, tt.in)
+		if got := set.Without(1, u1).String(); got != mustParse(t, tt.kind, tt.want).String() {
+			t.Errorf("%s without the first server is %s, want %s", tt.in, got, tt.want)
+		}
+		if set.String() != mustParse(t, tt.kind, tt.in).String() {
+			t.Errorf("%s was changed to %s", tt.in, set)
+		}
+	}
+}
+
 func TestTextRoundTrip(t *testing.T) {
 	for _, want := range []Set{{}, mustParse(t, MySQL, u1+":1-5:x:7"), mustParse(t, MariaDBPos, ""), mustParse(t, MariaDBState, "0-1-5,1-2-9")} {
 		b, err := json.Marshal(map[string]Set{"gtid": want})
