@@ -16,9 +16,9 @@ type Seen struct {
 	IORunning   string // Yes, No, Connecting
 	SQLRunning  string
 	SQLError    string
-	SourceOn    bool // the source half of semi-sync is in force
-	Clients     int  // semi-sync replicas
-	LosslessSet bool // AFTER_SYNC and the longest timeout
+	SourceOn    bool   // the source half of semi-sync is in force
+	Clients     int    // semi-sync replicas
+	LosslessSet bool   // AFTER_SYNC and the longest timeout
 	Errant      string // transactions that it has and the active instance of its shard has not
 }
 
