@@ -356,6 +356,9 @@ func (w *world) Look(_ context.Context, a cluster.Assignment, sync map[cluster.S
 	return r
 }
 
+// Rest implements Looker.
+func (w *world) Rest() {}
+
 // controller is one node's Switcher with a mirror of its own, as in the daemon.
 type controller struct {
 	*Switcher

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,6 +27,8 @@ type tenure struct {
 	assignment dcs.Versioned[cluster.Assignment] // as read, or written, within this term
 	wrote      int64                             // revision of this tenure's newest transaction: older views decide nothing
 	looks      chan Readiness
+	moving     atomic.Bool   // a switch is under way: nobody looks meanwhile, the instances have better things to do
+	rest       chan struct{} // one: the looker is to close its connections
 	ready      Readiness
 	since      map[cluster.SiteName]time.Time  // ready without a break
 	alone      map[cluster.ShardName]time.Time // sources without a replica, since when
@@ -55,7 +58,7 @@ func newTenure(s *Switcher, term dcs.Versioned[cluster.Term], st dcs.State) *ten
 	s.state = st
 	s.beatMod, s.beatAt = term.Mod, time.Now()
 	return &tenure{
-		Switcher: s, term: term, assignment: st.Assignment, wrote: term.Mod, looks: make(chan Readiness, 1),
+		Switcher: s, term: term, assignment: st.Assignment, wrote: term.Mod, looks: make(chan Readiness, 1), rest: make(chan struct{}, 1),
 		beating: make(chan struct{}, 1), since: map[cluster.SiteName]time.Time{}, sidePause: map[string]*pause{}, alone: map[cluster.ShardName]time.Time{},
 	}
 }
@@ -112,28 +115,51 @@ func (t *tenure) beat(ctx context.Context, seq int64) error {
 
 // look reads every MySQL again and again, beside the watch: an instance that hangs must not delay a decision.
 func (t *tenure) look(ctx context.Context) error {
+	defer t.Looker.Rest()
 	tick := time.NewTicker(max(t.Profile.Interval*5, 500*time.Millisecond))
 	defer tick.Stop()
 	for {
-		st, err := t.read(ctx)
-		if err == nil {
-			sync := map[cluster.ShardName]cluster.SyncState{}
-			for shard, v := range st.Sync {
-				sync[shard] = v.Value
-			}
-			r := t.Looker.Look(ctx, st.Assignment.Value, sync)
-			select {
-			case t.looks <- r:
-			case <-ctx.Done():
+		if !t.moving.Load() {
+			if err := t.lookOnce(ctx); err != nil {
 				return nil
 			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-t.rest:
+			t.Looker.Rest()
 		case <-tick.C:
 		}
 	}
+}
+
+// lookOnce fails only when ctx has ended.
+func (t *tenure) lookOnce(ctx context.Context) error {
+	st, err := t.read(ctx)
+	if err != nil {
+		return ctx.Err()
+	}
+	sync := map[cluster.ShardName]cluster.SyncState{}
+	for shard, v := range st.Sync {
+		sync[shard] = v.Value
+	}
+	select {
+	case t.looks <- t.Looker.Look(ctx, st.Assignment.Value, sync):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// move marks the time of a switch; the function that it returns ends it.
+func (t *tenure) move() func() {
+	t.moving.Store(true)
+	select {
+	case t.rest <- struct{}{}:
+	default:
+	}
+	return func() { t.moving.Store(false) }
 }
 
 func (t *tenure) read(ctx context.Context) (dcs.State, error) {

@@ -19,6 +19,7 @@ import (
 func (t *tenure) carryOut(ctx context.Context, p plan.Plan, f policy.Facts) error {
 	t.Log.Warn("switch begins", slog.String("switch", p.ID), slog.String("kind", string(p.Kind)), slog.String("from", string(p.From)),
 		slog.String("to", string(p.To)), slog.String("by", p.By), slog.String("reason", p.Reason))
+	defer t.move()()
 	t.drop(p)
 	r := newRun(t, p, nil)
 	r.evidence(f)
@@ -28,6 +29,7 @@ func (t *tenure) carryOut(ctx context.Context, p plan.Plan, f policy.Facts) erro
 // resume goes on with what a predecessor left: the journal says how far he came, and nothing else is believed.
 func (t *tenure) resume(ctx context.Context, p plan.Plan, docs dcs.SwitchDocs) error {
 	t.Log.Warn("switch resumed", slog.String("switch", p.ID), slog.Int64("term", t.term.Value.N), slog.Int("entries", len(docs.Journal.Value)))
+	defer t.move()()
 	r := newRun(t, p, &docs)
 	if err := r.reread(ctx); err != nil {
 		return deposed(err)

@@ -30,6 +30,8 @@ type Store interface {
 // Looker reads every MySQL of the cluster and says which site could take over.
 type Looker interface {
 	Look(ctx context.Context, a cluster.Assignment, sync map[cluster.ShardName]cluster.SyncState) Readiness
+	// Rest closes what Look keeps open: a switch begins, and its first step would have to kill those connections.
+	Rest()
 }
 
 // Config is one controller.

@@ -103,8 +103,12 @@ func (d *database) Quiesce(ctx context.Context, check guard.Check) error {
 	return d.c.Quiesce(ctx, mysql.Check(check))
 }
 
-func (d *database) Promote(ctx context.Context, check guard.Check, e guard.Epoch) (string, error) {
-	p, err := d.c.Promote(ctx, mysql.Check(check), epochOf(e), nil)
+func (d *database) Prepare(ctx context.Context, check guard.Check, e guard.Epoch) error {
+	return d.c.Prepare(ctx, mysql.Check(check), epochOf(e), nil)
+}
+
+func (d *database) Open(ctx context.Context, check guard.Check) (string, error) {
+	p, err := d.c.Open(ctx, mysql.Check(check))
 	return p.Executed.String(), err
 }
 

@@ -61,6 +61,16 @@ func (l *looker) errant(a cluster.Assignment, s switcher.Seen, before map[netip.
 	return gtid.Errant(had.BinlogState, has.BinlogState).Without(has.ServerID, has.UUID).String()
 }
 
+// Rest implements switcher.Looker.
+func (l *looker) Rest() {
+	for addr, c := range l.conns {
+		if c != nil {
+			c.Close()
+		}
+		delete(l.conns, addr)
+	}
+}
+
 // All reads every instance, in the order of the configuration.
 func (l *looker) All(ctx context.Context) []switcher.Seen {
 	var targets []switcher.Seen

@@ -92,7 +92,7 @@ func TestOnlooker(t *testing.T) {
 		go func() { done <- o.Run(ctx) }()
 		sees := func(s dcs.State) {
 			o.observe(s)
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			synctest.Wait()
 		}
 		sees(after(7, bound, verify))

@@ -36,8 +36,10 @@ type Database interface {
 	CatchUp(ctx context.Context, check Check, upTo string) (executed string, err error)
 	// Quiesce does the part of a promotion that no client notices: replica stopped, nothing that writes or waits by itself.
 	Quiesce(ctx context.Context, check Check) error
-	// Promote makes the server writable under that epoch: replica stopped, epoch written, then writable.
-	Promote(ctx context.Context, check Check, e Epoch) (executed string, err error)
+	// Prepare writes the epoch into a server that is quiesced and still read-only.
+	Prepare(ctx context.Context, check Check, e Epoch) error
+	// Open makes a prepared server writable.
+	Open(ctx context.Context, check Check) (executed string, err error)
 	// Demote makes it read-only again and lets its replica run: the undo of Cut and Promote.
 	Demote(ctx context.Context, check Check) error
 	// Restore makes a fenced or restarted source writable again; it refuses when its epoch is newer.

@@ -27,9 +27,12 @@ func TestForwardSteps(t *testing.T) {
 			before(t, log, "a/"+shard+" fence-writes", "b/"+shard+" catch-up gtid of a/"+shard)
 			before(t, log, "b/"+shard+" catch-up gtid of a/"+shard, "b/"+shard+" cut")
 			before(t, log, "b/"+shard+" cut", "b/"+shard+" catch-up")
-			before(t, log, "b/"+shard+" catch-up", "b/s1 promote 8 s7 b")
+			before(t, log, "b/"+shard+" catch-up", "b/"+shard+" quiesce")
+			before(t, log, "b/"+shard+" quiesce", "b/s1 prepare 8 s7 b")
+			before(t, log, "b/"+shard+" quiesce", "b/s2 prepare 8 s7 b")
+			before(t, log, "b/"+shard+" prepare 8 s7 b", "b/s1 promote")
 		}
-		before(t, log, "b/s1 promote 8 s7 b", "b/s2 promote 8 s7 b")
+		before(t, log, "b/s1 promote", "b/s2 promote")
 		facts := a.Entries[0].Facts
 		if facts["s1.gtid"] != "gtid of a/s1" || a.Entries[1].Facts["s2.received"] != "received by b/s2" || a.Entries[3].Facts["s2.gtid"] != "promoted b/s2" {
 			t.Errorf("facts of %+v", a.Entries)
@@ -37,6 +40,47 @@ func TestForwardSteps(t *testing.T) {
 		if slices.ContainsFunc(log, func(s string) bool { return strings.HasSuffix(s, "kill") }) {
 			t.Errorf("killed although nobody asked: %q", log)
 		}
+	})
+}
+
+// In a failover a shard does not wait for another one's fence, and none becomes writable before all are ready. A step's time is what it
+// adds to the request's.
+func TestShardsDoNotWaitForEachOther(t *testing.T) {
+	benched(t, func(b *bench) {
+		b.do = func(_ context.Context, name, what string) error {
+			if name == "a/s2" && what == "fence-writes" {
+				<-time.After(100 * time.Millisecond)
+			}
+			return nil
+		}
+		began := time.Now()
+		b.request("r1", forward)
+		a := b.answer("r1")
+		log := b.happened()
+		before(t, log, "b/s1 quiesce", "a/s2 fence-writes")
+		before(t, log, "b/s2 quiesce", "b/s1 prepare 8 s7 b")
+		var sum time.Duration
+		for _, e := range a.Entries {
+			sum += e.Took
+		}
+		if a.Entries[0].Took != 100*time.Millisecond || sum != a.Entries[3].At.Sub(began) {
+			t.Errorf("times of %+v, together %s", a.Entries, sum)
+		}
+	})
+}
+
+// No old instance becomes writable before every new one is read-only again.
+func TestUndoWaitsForTheTarget(t *testing.T) {
+	benched(t, func(b *bench) {
+		b.do = func(_ context.Context, name, what string) error {
+			if name == "b/s2" && what == "demote" {
+				<-time.After(100 * time.Millisecond)
+			}
+			return nil
+		}
+		b.request("r1", []plan.StepName{plan.UndoTarget, plan.UndoSource})
+		b.answer("r1")
+		before(t, b.happened(), "b/s2 demote", "a/s1 restore 8 a")
 	})
 }
 
@@ -115,7 +159,7 @@ func TestStepFails(t *testing.T) {
 		t.Run(string(step), func(t *testing.T) {
 			benched(t, func(b *bench) {
 				b.do = func(_ context.Context, name, what string) error {
-					if name == "b/s1" && (what == string(step) || strings.HasPrefix(what, string(step)+" 8")) {
+					if name == "b/s1" && what == string(step) {
 						return errors.New("disk is full")
 					}
 					return nil
@@ -131,7 +175,7 @@ func TestStepFails(t *testing.T) {
 						t.Errorf("entry %d: %+v", n, e)
 					}
 				}
-				if len(a.Entries) != 4 || slices.Contains(b.happened(), "b/s2 promote 8 s7 b") {
+				if len(a.Entries) != 4 || slices.Contains(b.happened(), "b/s2 promote") {
 					t.Errorf("answer %s, did %q", phasesOf(a), b.happened())
 				}
 			})
@@ -195,7 +239,7 @@ func TestCheckRefuses(t *testing.T) {
 				b.request("r1", forward)
 				b.pass(100 * time.Millisecond)
 				log := b.happened()
-				before(t, log, "b/s1 cut", "b/s2 catch-up")
+				before(t, log, "b/s1 cut", "b/s1 quiesce")
 				if slices.ContainsFunc(log, func(s string) bool { return strings.Contains(s, "promote") }) {
 					t.Errorf("promoted all the same: %q", log)
 				}

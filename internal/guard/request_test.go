@@ -71,7 +71,9 @@ func (d *scripted) CatchUp(_ context.Context, c Check, upTo string) (string, err
 
 func (d *scripted) Quiesce(_ context.Context, c Check) error { return c() }
 
-func (d *scripted) Promote(_ context.Context, c Check, _ Epoch) (string, error) {
+func (d *scripted) Prepare(_ context.Context, c Check, _ Epoch) error { return c() }
+
+func (d *scripted) Open(_ context.Context, c Check) (string, error) {
 	return "", d.do(c, "promote")
 }
 func (d *scripted) Demote(_ context.Context, c Check) error           { return d.do(c, "demote") }

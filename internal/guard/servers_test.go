@@ -108,8 +108,12 @@ func (d *server) CatchUp(ctx context.Context, check Check, upTo string) (string,
 
 func (d *server) Quiesce(ctx context.Context, check Check) error { return d.did(ctx, check, "quiesce") }
 
-func (d *server) Promote(ctx context.Context, check Check, e Epoch) (string, error) {
-	return "promoted " + d.name, d.did(ctx, check, fmt.Sprintf("promote %d %s %s", e.Epoch, e.Switch, e.Site))
+func (d *server) Prepare(ctx context.Context, check Check, e Epoch) error {
+	return d.did(ctx, check, fmt.Sprintf("prepare %d %s %s", e.Epoch, e.Switch, e.Site))
+}
+
+func (d *server) Open(ctx context.Context, check Check) (string, error) {
+	return "promoted " + d.name, d.did(ctx, check, "promote")
 }
 
 func (d *server) Demote(ctx context.Context, check Check) error { return d.did(ctx, check, "demote") }

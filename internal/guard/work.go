@@ -24,63 +24,64 @@ type work struct {
 
 	mu     sync.Mutex // guards the fields below: shards run side by side
 	fenced map[cluster.ShardName]string
-	facts  Facts
+	facts  map[plan.StepName]Facts
 }
 
-// run carries the steps out in order and stops at the first failure; the answer names every step.
+// stage is how a step is done: each for every shard, and then what belongs to all of them.
+type stage struct {
+	each     func(ctx context.Context, i int, shard cluster.ShardName) error
+	patience func(cluster.ShardName) time.Duration // of each
+	then     func(ctx context.Context) error       // after the last shard's each; nil: nothing
+	barrier  bool                                  // no shard begins before all have ended the step before
+	spare    bool                                  // a failure skips the step and ends nothing
+}
+
+// run carries the steps out and stops at the first failure; the answer names every step.
 func (w *work) run(ctx context.Context) plan.Answer {
 	a := plan.Answer{Request: w.req.ID, Node: w.Node}
-	w.fenced = map[cluster.ShardName]string{}
+	w.fenced, w.facts = map[cluster.ShardName]string{}, map[plan.StepName]Facts{}
 	for _, shard := range w.req.Shards {
 		if g := w.req.Facts["fence-writes."+string(shard)+".gtid"]; g != "" {
 			w.fenced[shard] = g
 		}
 	}
-	steps, unknown := w.steps()
+	stages, unknown := w.stages()
 	if unknown != "" {
 		a.Refused = unknown
 		return a
 	}
 	defer w.close()
-	err := w.open(ctx)
-	for i, s := range w.req.Steps {
-		e := plan.Entry{Step: s, Term: w.req.Term, Node: w.Node, Phase: plan.Failed}
-		began := time.Now()
-		if i > 0 {
-			w.facts = nil // the first step tells whom it could not connect to
-		}
-		switch {
-		case err != nil:
-			e.Err = err.Error()
-		default:
-			e.Phase, err = steps[i](ctx)
-			if err != nil {
-				e.Err = err.Error()
-			}
-		}
-		e.At, e.Took, e.Facts = time.Now(), time.Since(began), w.facts
-		a.Entries = append(a.Entries, e)
-		if e.Phase == plan.Failed {
-			err = errors.New(plan.NotRun)
-		} else {
-			err = nil
-		}
+	began := time.Now()
+	a.Entries = w.carryOut(ctx, stages, began, w.open(ctx))
+	for i := range a.Entries {
+		e := &a.Entries[i]
+		e.Term, e.Node, e.Facts = w.req.Term, w.Node, w.facts[e.Step]
 	}
 	return a
 }
 
-// steps are what the request asks for, or why it cannot be taken: a newer version's controller may know more steps.
-func (w *work) steps() (todo []func(context.Context) (plan.Phase, error), unknown string) {
-	known := map[plan.StepName]func(context.Context) (plan.Phase, error){
-		plan.FenceWrites: w.fenceWrites, plan.Cut: w.cut, plan.CatchUp: w.catchUp, plan.Promote: w.promote,
-		plan.UndoTarget: w.undoTarget, plan.UndoSource: w.undoSource, plan.RejoinStep: w.rejoin, plan.RepairStep: w.repair,
-		plan.DegradeStep: w.degrade,
+// stages are what the request asks for, or why it cannot be taken: a newer version's controller may know more steps.
+func (w *work) stages() (todo []stage, unknown string) {
+	all := map[plan.StepName]stage{
+		plan.FenceWrites: {each: w.fenceWrites, patience: w.budget, spare: w.optional()},
+		plan.Cut:         {each: w.cut, barrier: !w.optional()}, // a planned switch that cannot fence is undone before the new side is touched
+		plan.CatchUp:     {each: w.catchUp},
+		plan.Promote:     {each: w.quiesce, then: w.promote},
+		plan.UndoTarget:  {each: w.undoTarget},
+		plan.UndoSource:  {each: w.undoSource, barrier: true}, // no old instance is writable before every new one is read-only again
+		plan.RejoinStep:  {each: w.rejoin, patience: func(cluster.ShardName) time.Duration { return 20 * time.Second }},
+		plan.RepairStep:  {each: w.repair},
+		plan.DegradeStep: {each: w.degrade},
 	}
 	for _, s := range w.req.Steps {
-		if known[s] == nil {
+		st, ok := all[s]
+		if !ok {
 			return nil, fmt.Sprintf("this version knows no step %q: run the same version on all nodes", s)
 		}
-		todo = append(todo, known[s])
+		if st.patience == nil {
+			st.patience = w.whole
+		}
+		todo = append(todo, st)
 	}
 	if len(todo) == 0 {
 		return nil, "the request names no step"
@@ -127,7 +128,7 @@ func (w *work) sites(ctx context.Context, do func(context.Context, *Database, cl
 			defer cancel()
 			err := do(ctx, db, site, shard)
 			if err != nil && spare {
-				w.note(shard, what, err.Error())
+				w.note(w.req.Steps[0], shard, what, err.Error())
 				return nil
 			}
 			return err
@@ -228,168 +229,130 @@ func (w *work) budget(shard cluster.ShardName) time.Duration {
 	return w.req.Budget
 }
 
-func (w *work) note(shard cluster.ShardName, name, value string) {
+func (w *work) note(step plan.StepName, shard cluster.ShardName, name, value string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.facts == nil {
-		w.facts = Facts{}
+	if w.facts[step] == nil {
+		w.facts[step] = Facts{}
 	}
-	w.facts[string(shard)+"."+name] = value
-}
-
-// each runs fn for all shards side by side and waits for all of them.
-func (w *work) each(ctx context.Context, patience func(cluster.ShardName) time.Duration, fn func(ctx context.Context, i int, shard cluster.ShardName) error) error {
-	errs := make([]error, len(w.req.Shards))
-	var wg sync.WaitGroup
-	for i, shard := range w.req.Shards {
-		wg.Go(func() {
-			d := patience(shard)
-			ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("shard %s took longer than %s", shard, d))
-			defer cancel()
-			if err := fn(ctx, i, shard); err != nil {
-				errs[i] = fmt.Errorf("shard %s: %w", shard, err)
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	w.facts[step][string(shard)+"."+name] = value
 }
 
 func (w *work) whole(cluster.ShardName) time.Duration { return w.patience() }
 
-func outcome(err error) (plan.Phase, error) {
+func (w *work) fenceWrites(ctx context.Context, i int, shard cluster.ShardName) error {
+	if w.from[i] == nil {
+		return errors.New("the old instance does not answer") // one that hangs or is dead is fenced by the cut on our own side
+	}
+	executed, err := w.from[i].FenceWrites(ctx, w.check)
 	if err != nil {
-		return plan.Failed, err
+		return err
 	}
-	return plan.Done, nil
-}
-
-func (w *work) fenceWrites(ctx context.Context) (plan.Phase, error) {
-	err := w.each(ctx, w.budget, func(ctx context.Context, i int, shard cluster.ShardName) error {
-		if w.from[i] == nil {
-			return errors.New("the old instance does not answer")
-		}
-		executed, err := w.from[i].FenceWrites(ctx, w.check)
-		if err != nil {
-			return err
-		}
-		w.note(shard, "gtid", executed)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.fenced[shard] = executed
-		return nil
-	})
-	if stale := w.check(); stale != nil {
-		return plan.Failed, stale
-	}
-	if err != nil && w.optional() {
-		return plan.Skipped, err // an old one that hangs or is dead is fenced by the cut on our own side
-	}
-	return outcome(err)
+	w.note(plan.FenceWrites, shard, "gtid", executed)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fenced[shard] = executed
+	return nil
 }
 
 // cut ends acknowledgements at the replica. One whose source is fenced takes all that the source has first; any other cuts at once.
-func (w *work) cut(ctx context.Context) (plan.Phase, error) {
-	return outcome(w.each(ctx, w.whole, func(ctx context.Context, i int, shard cluster.ShardName) error {
-		if g, ok := w.fenced[shard]; ok {
-			if _, err := w.to[i].CatchUp(ctx, w.check, g); err != nil {
-				return err
-			}
-		}
-		received, err := w.to[i].Cut(ctx, w.check)
-		if err != nil {
+func (w *work) cut(ctx context.Context, i int, shard cluster.ShardName) error {
+	w.mu.Lock()
+	g, ok := w.fenced[shard]
+	w.mu.Unlock()
+	if ok {
+		if _, err := w.to[i].CatchUp(ctx, w.check, g); err != nil {
 			return err
 		}
-		w.note(shard, "received", received)
-		return nil
-	}))
-}
-
-func (w *work) catchUp(ctx context.Context) (plan.Phase, error) {
-	return outcome(w.each(ctx, w.whole, func(ctx context.Context, i int, shard cluster.ShardName) error {
-		executed, err := w.to[i].CatchUp(ctx, w.check, "")
-		if err != nil {
-			return err
-		}
-		w.note(shard, "executed", executed)
-		return nil
-	}))
-}
-
-// promote goes shard by shard in the configured order: a bank switches its databases in order. What no client notices of it is done
-// before, for all of them side by side.
-func (w *work) promote(ctx context.Context) (plan.Phase, error) {
-	err := w.each(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error { return w.to[i].Quiesce(ctx, w.check) })
-	if err != nil {
-		return plan.Failed, err
 	}
+	received, err := w.to[i].Cut(ctx, w.check)
+	if err != nil {
+		return err
+	}
+	w.note(plan.Cut, shard, "received", received)
+	return nil
+}
+
+func (w *work) catchUp(ctx context.Context, i int, shard cluster.ShardName) error {
+	executed, err := w.to[i].CatchUp(ctx, w.check, "")
+	if err != nil {
+		return err
+	}
+	w.note(plan.CatchUp, shard, "executed", executed)
+	return nil
+}
+
+// quiesce is the part of a promotion that no client notices.
+func (w *work) quiesce(ctx context.Context, i int, _ cluster.ShardName) error {
+	return w.to[i].Quiesce(ctx, w.check)
+}
+
+// promote writes the epoch everywhere, side by side, and then makes shard by shard writable in the configured order: a bank switches its
+// databases in order.
+func (w *work) promote(ctx context.Context) error {
 	e := Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.To}
+	err := w.shards(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error { return w.to[i].Prepare(ctx, w.check, e) })
+	if err != nil {
+		return err
+	}
 	for i, shard := range w.req.Shards {
 		ctx, cancel := context.WithTimeoutCause(ctx, w.patience(), fmt.Errorf("shard %s took longer than %s", shard, w.patience()))
-		executed, err := w.to[i].Promote(ctx, w.check, e)
+		executed, err := w.to[i].Open(ctx, w.check)
 		cancel()
 		if err != nil {
-			return plan.Failed, fmt.Errorf("shard %s: %w", shard, err)
+			return fmt.Errorf("shard %s: %w", shard, err)
 		}
-		w.note(shard, "gtid", executed)
+		w.note(plan.Promote, shard, "gtid", executed)
 	}
-	return plan.Done, nil
+	return nil
 }
 
-func (w *work) undoTarget(ctx context.Context) (plan.Phase, error) {
-	return outcome(w.each(ctx, w.whole, func(ctx context.Context, i int, shard cluster.ShardName) error {
-		if w.to[i] == nil {
-			w.note(shard, "unknown", "the target does not answer; it has no lease and is no candidate")
-			return nil
-		}
-		return w.to[i].Demote(ctx, w.check)
-	}))
+func (w *work) undoTarget(ctx context.Context, i int, shard cluster.ShardName) error {
+	if w.to[i] == nil {
+		w.note(plan.UndoTarget, shard, "unknown", "the target does not answer; it has no lease and is no candidate")
+		return nil
+	}
+	return w.to[i].Demote(ctx, w.check)
 }
 
-func (w *work) undoSource(ctx context.Context) (plan.Phase, error) {
-	e := Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.From}
-	err := w.each(ctx, w.whole, func(ctx context.Context, i int, shard cluster.ShardName) error {
-		if w.from[i] == nil {
-			w.note(shard, "left", "the instance does not answer; it is made writable when it returns")
-			return nil
+func (w *work) undoSource(ctx context.Context, i int, shard cluster.ShardName) error {
+	if w.from[i] == nil {
+		w.note(plan.UndoSource, shard, "left", "the instance does not answer; it is made writable when it returns")
+		return nil
+	}
+	if w.to[i] == nil { // nobody would acknowledge: without this the first commit hangs for the whole timeout
+		w.note(plan.UndoSource, shard, "semi_sync", "off")
+		if err := w.from[i].Relax(ctx, w.check); err != nil {
+			return err
 		}
-		if w.to[i] == nil { // nobody would acknowledge: without this the first commit hangs for the whole timeout
-			w.note(shard, "semi_sync", "off")
-			if err := w.from[i].Relax(ctx, w.check); err != nil {
-				return err
-			}
-		}
-		return w.from[i].Restore(ctx, w.check, e)
-	})
-	return outcome(err)
+	}
+	return w.from[i].Restore(ctx, w.check, Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.From})
 }
 
 // rejoin makes the site a replica again, and semi-sync lossless again at the source. The replica has all that the source has before it is
 // armed, or every writer would wait for a replica that is hours behind; and once more after it, or what was committed in between and is
 // not here yet would be lost with its source although sync/ says armed (PROTOCOL 5).
-func (w *work) rejoin(ctx context.Context) (plan.Phase, error) {
+func (w *work) rejoin(ctx context.Context, i int, shard cluster.ShardName) error {
 	source, _ := w.Cluster.Site(w.req.From)
-	return outcome(w.each(ctx, func(cluster.ShardName) time.Duration { return 20 * time.Second }, func(ctx context.Context, i int, shard cluster.ShardName) error {
-		in, _ := source.Instance(shard)
-		facts, err := w.to[i].Rejoin(ctx, w.check, in)
-		for k, v := range facts {
-			w.note(shard, k, v)
-		}
-		if err != nil {
-			return err
-		}
-		if err := w.level(ctx, i); err != nil {
-			return err
-		}
-		if err := w.from[i].Arm(ctx, w.check); err != nil {
-			return err
-		}
-		if err := w.level(ctx, i); err != nil {
-			return err
-		}
-		w.note(shard, "semi_sync", "on")
-		return nil
-	}))
+	in, _ := source.Instance(shard)
+	facts, err := w.to[i].Rejoin(ctx, w.check, in)
+	for k, v := range facts {
+		w.note(plan.RejoinStep, shard, k, v)
+	}
+	if err != nil {
+		return err
+	}
+	if err := w.level(ctx, i); err != nil {
+		return err
+	}
+	if err := w.from[i].Arm(ctx, w.check); err != nil {
+		return err
+	}
+	if err := w.level(ctx, i); err != nil {
+		return err
+	}
+	w.note(plan.RejoinStep, shard, "semi_sync", "on")
+	return nil
 }
 
 // level waits until the replica has executed all that its source has by now.
@@ -403,24 +366,19 @@ func (w *work) level(ctx context.Context, i int) error {
 }
 
 // repair makes an instance of the active site writable again that came back read-only.
-func (w *work) repair(ctx context.Context) (plan.Phase, error) {
-	e := Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.To}
-	return outcome(w.each(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error {
-		if w.to[i] == nil {
-			return errSilent
-		}
-		return w.to[i].Restore(ctx, w.check, e)
-	}))
+func (w *work) repair(ctx context.Context, i int, _ cluster.ShardName) error {
+	if w.to[i] == nil {
+		return errSilent
+	}
+	return w.to[i].Restore(ctx, w.check, Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.To})
 }
 
 // degrade lets a serving source go on without a replica; the controller has written it down before.
-func (w *work) degrade(ctx context.Context) (plan.Phase, error) {
-	return outcome(w.each(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error {
-		if w.to[i] == nil {
-			return errSilent
-		}
-		return w.to[i].Relax(ctx, w.check)
-	}))
+func (w *work) degrade(ctx context.Context, i int, _ cluster.ShardName) error {
+	if w.to[i] == nil {
+		return errSilent
+	}
+	return w.to[i].Relax(ctx, w.check)
 }
 
 var errSilent = errors.New("the instance does not answer")

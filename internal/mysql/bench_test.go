@@ -44,7 +44,7 @@ func benchmarkSwitch(b *testing.B, clients int) {
 		step("catch-up", func() error { _, err := ct.CatchUp(long(b), current, f.Executed); return err })
 		step("cut", func() error { _, err := ct.Cut(long(b), current); return err })
 		step("promote", func() error {
-			_, err := ct.Promote(long(b), current, Epoch{epoch, "sw", "b"}, []Verification{{"SELECT 1", "1"}})
+			_, err := promote(long(b), ct, current, Epoch{epoch, "sw", "b"}, []Verification{{"SELECT 1", "1"}})
 			return err
 		})
 		took["shard"] = append(took["shard"], time.Since(whole))

@@ -19,7 +19,7 @@ func promoteAlone(t *testing.T, cb *Conn, epoch int64) Promoted {
 	if _, err := cb.CatchUp(long(t), current, gtid.Set{}); err != nil {
 		t.Fatal(err)
 	}
-	p, err := cb.Promote(long(t), current, Epoch{epoch, "failover", "b"}, nil)
+	p, err := promote(long(t), cb, current, Epoch{epoch, "failover", "b"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestRelayLogIsKept(t *testing.T) {
 	if _, err := cb.CatchUp(long(t), current, gtid.Set{}); !errors.Is(err, ErrBehind) {
 		t.Errorf("catch up with both threads standing: %v", err)
 	}
-	if _, err := cb.Promote(long(t), current, Epoch{2, "x", "b"}, nil); !errors.Is(err, ErrBehind) {
+	if _, err := promote(long(t), cb, current, Epoch{2, "x", "b"}, nil); !errors.Is(err, ErrBehind) {
 		t.Errorf("promote with a relay log that is not applied: %v", err)
 	}
 	if err := cb.RestartIO(long(t), current); !errors.Is(err, ErrReplica) {

@@ -22,7 +22,8 @@ type Fenced struct {
 }
 
 // FenceWrites makes the instance read-only so that nothing can still commit, and proves it: read-only, no client session left of those
-// that were there, executed GTIDs equal at two looks with the killing between them.
+// that ran anything, executed GTIDs equal at two looks with the killing between them. Where the COMMIT of an open transaction is
+// refused, idle sessions stay: a proxy whose whole pool dies spends the time of the switch on filling it again.
 //
 // Making it read-only waits behind every commit that waits for a semi-sync acknowledgement, perhaps for ever. So each try has a bound;
 // when the first is over, its statement is proven gone; the second lasts until ctx ends, and what holds it up is killed (see clear). It
@@ -52,9 +53,9 @@ func (c *Conn) fence(ctx context.Context, check Check, f *Fenced) error {
 	if err != nil {
 		return err
 	}
-	clients := slices.DeleteFunc(list, func(s session) bool { return !c.isClient(s) })
-	f.Killed += len(clients)
-	return c.settle(ctx, check, p, clients, f)
+	busy := slices.DeleteFunc(list, func(s session) bool { return !c.isClient(s) || s.idle() && c.dialect.refusesCommit() })
+	f.Killed += len(busy)
+	return c.settle(ctx, check, p, busy, f)
 }
 
 // errBlocked: something holds the read-only statement up.
@@ -234,12 +235,12 @@ func (c *Conn) killBlockers(ctx context.Context, check Check, b *blockers, f *Fe
 	return c.sendKills(ctx, check, targets)
 }
 
-// settle kills the clients that were there when the instance became read-only (later ones are bound from their start), and looks until they
-// are gone and two looks in a row agree on what is executed. The first look is before.
-func (c *Conn) settle(ctx context.Context, check Check, before progress, clients []session, f *Fenced) error {
+// settle kills the clients that were running something when the instance became read-only (later ones are bound from their start), and
+// looks until they are gone and two looks in a row agree on what is executed. The first look is before.
+func (c *Conn) settle(ctx context.Context, check Check, before progress, busy []session, f *Fenced) error {
 	all := func(session) bool { return true }
-	if err := c.sendKills(ctx, check, ids(clients, all)); err != nil {
-		return seen(ErrNotStable, "it is read-only; kill the sessions that were there: %w", err)
+	if err := c.sendKills(ctx, check, ids(busy, all)); err != nil {
+		return seen(ErrNotStable, "it is read-only; kill the sessions that were at work: %w", err)
 	}
 	var left []session
 	moved := false
@@ -251,7 +252,7 @@ func (c *Conn) settle(ctx context.Context, check Check, before progress, clients
 		if !now.readOnly {
 			return false, seen(ErrStillWritable, "read_only was on and is off again: somebody else switches it; find out who")
 		}
-		left = remaining(list, ids(clients, all))
+		left = remaining(list, ids(busy, all))
 		moved = !now.executed.Equal(before.executed) || !now.state.Equal(before.state)
 		before = now
 		return len(left) == 0 && !moved, nil

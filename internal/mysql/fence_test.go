@@ -69,6 +69,70 @@ func TestFenceHangingCommit(t *testing.T) {
 	}
 }
 
+// An idle session in the middle of a transaction outlives the fence, and cannot commit.
+func TestFenceOpenTransaction(t *testing.T) {
+	a, _ := pair(t)
+	ca := a.connect(t)
+	c, err := a.client(long(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // it is killed with its server
+	for _, sql := range []string{"BEGIN", "INSERT INTO app.t VALUES (1, 1)"} {
+		if err := exec(long(t), c, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := ca.FenceWrites(long(t), current)
+	if err != nil || f.Killed != 0 {
+		t.Fatalf("fenced %+v: %v", f, err)
+	}
+	if err := exec(long(t), c, "COMMIT"); serverNumber(err) != 1290 {
+		t.Errorf("commit after the fence: %v, want 1290", err)
+	}
+	if st := status(t, ca); !st.Executed.Equal(f.Executed) {
+		t.Errorf("executed %s after the fence, %s at it", st.Executed, f.Executed)
+	}
+	if rows := must(t, ca, "SELECT id FROM app.t")[0]; len(rows) > 0 {
+		t.Errorf("%d rows are there", len(rows))
+	}
+}
+
+// What an idle session of the old source has locked does not hold up its replication from the new one.
+func TestRejoinFreesTheRows(t *testing.T) {
+	a, b := pair(t)
+	ca, cb := a.connect(t), b.connect(t)
+	c, err := a.client(long(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // it is killed
+	for _, sql := range []string{"BEGIN", "INSERT INTO app.t VALUES (1, 1)"} {
+		if err := exec(long(t), c, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ca.FenceWrites(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cb.Cut(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := promote(long(t), cb, current, Epoch{2, "sw", "b"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	join(t, ca, cb, b)
+	other, err := b.client(long(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close() //nolint:errcheck // nothing of it is needed any more
+	if err := exec(long(t), other, "INSERT INTO app.t VALUES (1, 2)"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the row is applied", func() bool { return status(t, ca).Executed.Contains(status(t, cb).Executed) })
+}
+
 // allHang waits until n commits hang, and returns how many were acknowledged: those whose acknowledgement came before the cut may still be on
 // their way out, so ten looks in a row must agree.
 func allHang(t *testing.T, c *Conn, w *writers, n int) int {
@@ -300,7 +364,7 @@ func TestStaleCheck(t *testing.T) {
 	steps := map[string]func() error{
 		"fence":   func() error { _, err := ca.FenceWrites(long(t), stale); return err },
 		"cut":     func() error { _, err := cb.Cut(long(t), stale); return err },
-		"promote": func() error { _, err := ca.Promote(long(t), stale, Epoch{9, "x", "x"}, nil); return err },
+		"promote": func() error { _, err := promote(long(t), ca, stale, Epoch{9, "x", "x"}, nil); return err },
 		"rejoin":  func() error { _, err := cb.Rejoin(long(t), stale, a.replication(), st.BinlogState); return err },
 		"arm":     func() error { return ca.ArmSemiSync(long(t), stale, 1) },
 		"unfence": func() error { return cb.Unfence(long(t), stale) },

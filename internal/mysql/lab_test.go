@@ -119,7 +119,7 @@ func pair(t testing.TB) (a, b *node) {
 	ca, cb := a.connect(t), b.connect(t)
 	defer ca.Close()
 	defer cb.Close()
-	if _, err := ca.Promote(long(t), current, Epoch{1, "first", "a"}, nil); err != nil {
+	if _, err := promote(long(t), ca, current, Epoch{1, "first", "a"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	join(t, cb, ca, a)
@@ -138,6 +138,17 @@ func join(t testing.TB, c, source *Conn, at *node) Rejoined {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// promote takes the three steps of a promotion.
+func promote(ctx context.Context, c *Conn, check Check, e Epoch, verify []Verification) (Promoted, error) {
+	if err := c.Quiesce(ctx, check); err != nil {
+		return Promoted{}, err
+	}
+	if err := c.Prepare(ctx, check, e, verify); err != nil {
+		return Promoted{}, err
+	}
+	return c.Open(ctx, check)
 }
 
 func status(t testing.TB, c *Conn) Status {

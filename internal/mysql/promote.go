@@ -23,78 +23,95 @@ type Verification struct {
 }
 
 // Promoted is the evidence of a promotion.
-type Promoted struct {
-	Executed      gtid.Set // when it became writable, the epoch's row included
-	State         gtid.Set // the same for errant checks
-	EventsStopped bool     // the event scheduler was on and is off now
-	Took          time.Duration
-}
-
-// Promote makes a replica that has caught up the writable instance of its shard. In this order: replica stopped (never reset: its
-// configuration is the way back), event scheduler off, source half of semi-sync off (else the first commit would wait for a replica
-// that is not there; the caller has written sync/ = degraded before), the user's verification, baton.epoch, and last of all writable. No
-// client can write before the epoch is in the data: the admin account passes the fence, clients do not.
 //
-// It is idempotent for the same epoch and switch. ErrEpoch when the instance has seen a newer epoch; ErrBehind when the relay log holds
-// what is not applied; ErrVerify.
-func (c *Conn) Promote(ctx context.Context, check Check, epoch Epoch, verify []Verification) (Promoted, error) {
-	start := time.Now()
-	p, err := c.promote(ctx, check, epoch, verify)
-	if err != nil {
-		return Promoted{}, fmt.Errorf("promote %s: %w", c.server.Addr, err)
-	}
-	p.Took = time.Since(start)
-	return p, nil
+// A promotion has three steps, in this order: Quiesce, Prepare, Open. The replica is stopped (never reset: its configuration is the way
+// back), the event scheduler and the source half of semi-sync are off (else the first commit would wait for a replica that is not there;
+// the caller has written sync/ = degraded before), the user's verification has passed, baton.epoch is in the data, and last of all it is
+// writable: no client can write before the epoch is there, for the admin account passes the fence and clients do not. Shards can quiesce
+// and prepare side by side while they are opened in their order. Each step is idempotent.
+type Promoted struct {
+	Executed gtid.Set // when it became writable, the epoch's row included
+	State    gtid.Set // the same for errant checks
+	Took     time.Duration
 }
 
 // Quiesce does the part of a promotion that no client can notice: the replica stopped, event scheduler and source half of semi-sync off.
-// Shards can quiesce side by side while their promotions keep their order. It is idempotent, and Promote does it where it was not done.
+// ErrBehind when the relay log holds what is not applied.
 func (c *Conn) Quiesce(ctx context.Context, check Check) error {
-	if _, _, err := c.quiesce(ctx, check); err != nil {
+	if err := c.quiesce(ctx, check); err != nil {
 		return fmt.Errorf("quiesce %s: %w", c.server.Addr, err)
 	}
 	return nil
 }
 
-func (c *Conn) quiesce(ctx context.Context, check Check) (p progress, eventsStopped bool, err error) {
-	if p, err = c.progress(ctx); err != nil {
-		return p, false, err
+func (c *Conn) quiesce(ctx context.Context, check Check) error {
+	p, err := c.progress(ctx)
+	if err != nil {
+		return err
 	}
 	if p.channels > 0 {
 		if err := c.stopReplica(ctx, check, p); err != nil {
-			return p, false, err
+			return err
 		}
 	}
-	eventsStopped, err = c.quiet(ctx, check)
-	return p, eventsStopped, err
+	return c.quiet(ctx, check)
 }
 
-func (c *Conn) promote(ctx context.Context, check Check, epoch Epoch, verify []Verification) (Promoted, error) {
-	var out Promoted
-	p, stopped, err := c.quiesce(ctx, check)
-	if err != nil {
-		return out, err
+// Prepare verifies a quiesced instance and writes the epoch. ErrReplica when it replicates: it was not quiesced, or somebody has started it
+// since. ErrVerify when the user's verification does not hold; ErrEpoch when the data has seen a newer epoch, or this one by another switch.
+func (c *Conn) Prepare(ctx context.Context, check Check, epoch Epoch, verify []Verification) error {
+	if err := c.prepare(ctx, check, epoch, verify); err != nil {
+		return fmt.Errorf("prepare the promotion of %s: %w", c.server.Addr, err)
 	}
-	out.EventsStopped = stopped
+	return nil
+}
+
+func (c *Conn) prepare(ctx context.Context, check Check, epoch Epoch, verify []Verification) error {
+	p, err := c.progress(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.stands(); err != nil {
+		return err
+	}
 	if err := c.verify(ctx, verify); err != nil {
-		return out, err
+		return err
 	}
 	if door := c.dialect.epochDoorSQL(); door != "" && p.readOnly {
 		if _, err := c.change(ctx, check, door); err != nil {
-			return out, fmt.Errorf("let the epoch in: %w", err)
+			return fmt.Errorf("let the epoch in: %w", err)
 		}
 	}
-	if err := c.writeEpoch(ctx, check, epoch); err != nil {
-		return out, err
+	return c.writeEpoch(ctx, check, epoch)
+}
+
+// stands refuses an instance whose replica runs.
+func (p progress) stands() error {
+	if r := p.replica; r != nil && (r.IORunning != "No" || r.SQLRunning != "No") {
+		return seen(ErrReplica, "IO thread %s, applier %s: quiesce it first; if that was done, something has started them: find out what", r.IORunning, r.SQLRunning)
 	}
-	if p, err = c.writable(ctx, check); err != nil {
-		return out, fmt.Errorf("make it writable: %w", err)
+	return nil
+}
+
+// Open makes a prepared instance writable, and looks. ErrReplica when somebody has started its replica.
+func (c *Conn) Open(ctx context.Context, check Check) (Promoted, error) {
+	start := time.Now()
+	p, err := c.open(ctx, check)
+	if err != nil {
+		return Promoted{}, fmt.Errorf("open %s for writes: %w", c.server.Addr, err)
 	}
-	if p.readOnly {
-		return out, errors.New("it is still read-only: somebody else switches it; find out who")
+	return Promoted{Executed: p.executed, State: p.state, Took: time.Since(start)}, nil
+}
+
+func (c *Conn) open(ctx context.Context, check Check) (progress, error) {
+	p, err := c.writable(ctx, check)
+	switch {
+	case err != nil:
+		return p, err
+	case p.readOnly:
+		return p, errors.New("it is still read-only: somebody else switches it; find out who")
 	}
-	out.Executed, out.State = p.executed, p.state
-	return out, nil
+	return p, p.stands()
 }
 
 // stopReplica stops both threads, after a last look that nothing received is left: on MariaDB a relay log does not outlive the next start.
@@ -119,32 +136,25 @@ func (c *Conn) stopReplica(ctx context.Context, check Check, p progress) error {
 	if p, _, err = c.readLook(sets); err != nil {
 		return err
 	}
-	if r, err = p.soleReplica(); err != nil {
-		return err
-	}
-	if r.IORunning != "No" || r.SQLRunning != "No" {
-		return seen(ErrReplica, "stopped, and IO thread %s, applier %s: something starts them again; find out what", r.IORunning, r.SQLRunning)
-	}
-	return nil
+	return p.stands()
 }
 
 // quiet turns off what would write or wait by itself: the event scheduler, and the source half of semi-sync.
-func (c *Conn) quiet(ctx context.Context, check Check) (eventsStopped bool, err error) {
+func (c *Conn) quiet(ctx context.Context, check Check) error {
 	sets, err := c.exchange(ctx, c.dialect.quietSQL())
 	if err != nil {
-		return false, fmt.Errorf("read event scheduler and semi-sync: %w", err)
+		return fmt.Errorf("read event scheduler and semi-sync: %w", err)
 	}
 	r := sets[0][0]
 	if r["events"] == "ON" {
 		if _, err := c.change(ctx, check, "SET GLOBAL event_scheduler=OFF"); err != nil {
-			return false, fmt.Errorf("stop the event scheduler: %w", err)
+			return fmt.Errorf("stop the event scheduler: %w", err)
 		}
-		eventsStopped = true
 	}
 	if r.on("source_half") {
-		err = c.sourceHalfOff(ctx, check)
+		return c.sourceHalfOff(ctx, check)
 	}
-	return eventsStopped, err
+	return nil
 }
 
 // sourceHalfOff disables the source half of semi-sync, but never while a session waits for an acknowledgement: it would be told

@@ -42,7 +42,7 @@ func TestPromoteRefuses(t *testing.T) {
 		{"a verification that writes", Epoch{2, "sw", "b"}, []Verification{{"INSERT INTO baton.heartbeat VALUES ('x', 1, 1)", ""}}, ErrVerify},
 	}
 	for _, tt := range tests {
-		if _, err := cb.Promote(long(t), current, tt.epoch, tt.verify); !errors.Is(err, tt.want) {
+		if _, err := promote(long(t), cb, current, tt.epoch, tt.verify); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
 		if st := status(t, cb); !st.ReadOnly || st.Epoch.Epoch != 1 {
@@ -57,16 +57,16 @@ func TestPromote(t *testing.T) {
 	_, _, ca, cb := caughtUp(t)
 	must(t, cb, "SET GLOBAL event_scheduler=ON; SET GLOBAL rpl_semi_sync_master_enabled=1")
 	epoch := Epoch{2, "it's", "b"}
-	p, err := cb.Promote(long(t), current, epoch, []Verification{{"SELECT epoch FROM baton.epoch", "1"}})
+	p, err := promote(long(t), cb, current, epoch, []Verification{{"SELECT epoch FROM baton.epoch", "1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	st := status(t, cb)
-	if st.ReadOnly || st.SemiSync.SourceEnabled || st.EventScheduler != "OFF" || !p.EventsStopped || *st.Epoch != EpochRow(epoch) ||
+	if st.ReadOnly || st.SemiSync.SourceEnabled || st.EventScheduler != "OFF" || *st.Epoch != EpochRow(epoch) ||
 		st.Replica == nil || st.Replica.IORunning != "No" || st.Replica.SQLRunning != "No" || !st.Executed.Equal(p.Executed) {
 		t.Errorf("promoted %+v, status %+v, replica %+v", p, st, st.Replica)
 	}
-	again, err := cb.Promote(long(t), current, epoch, nil)
+	again, err := promote(long(t), cb, current, epoch, nil)
 	if err != nil || !again.Executed.Equal(p.Executed) {
 		t.Errorf("promoted again: %+v, %v; was %+v", again, err, p)
 	}
@@ -85,8 +85,18 @@ func TestPromote(t *testing.T) {
 func TestPromoteUncut(t *testing.T) {
 	_, b := pair(t)
 	cb := b.connect(t)
-	if _, err := cb.Promote(long(t), current, Epoch{2, "sw", "b"}, nil); !errors.Is(err, ErrReplica) {
+	epoch := Epoch{2, "sw", "b"}
+	if _, err := promote(long(t), cb, current, epoch, nil); !errors.Is(err, ErrReplica) {
 		t.Errorf("promoted while the IO thread runs: %v", err)
+	}
+	if err := cb.Prepare(long(t), current, epoch, nil); !errors.Is(err, ErrReplica) {
+		t.Errorf("prepared while it replicates: %v", err)
+	}
+	if st := status(t, cb); !st.ReadOnly || st.Epoch.Epoch != 1 {
+		t.Errorf("a refused promotion changed something: %+v", st)
+	}
+	if _, err := cb.Open(long(t), current); !errors.Is(err, ErrReplica) {
+		t.Errorf("opened while it replicates, and nobody was told: %v", err)
 	}
 }
 
@@ -98,7 +108,7 @@ func TestSemiSyncIsNotTouched(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := hang(t, a, ca, "1")
-	if _, err := ca.Promote(long(t), current, Epoch{2, "sw", "a"}, nil); !errors.Is(err, ErrSemiSync) {
+	if _, err := promote(long(t), ca, current, Epoch{2, "sw", "a"}, nil); !errors.Is(err, ErrSemiSync) {
 		t.Errorf("promote with a waiting session: %v", err)
 	}
 	if st := status(t, ca); !st.SemiSync.SourceEnabled || st.SemiSync.Waiting != 1 {

@@ -36,7 +36,7 @@ func TestPlanned(t *testing.T) {
 			t.Fatalf("round %d: executed %s, the old one's %s", round, executed, f.Executed)
 		}
 		epoch := Epoch{int64(round + 2), "sw", "b"}
-		p, err := ct.Promote(long(t), current, epoch, []Verification{{"SELECT COUNT(*) >= 0 FROM app.t", "1"}})
+		p, err := promote(long(t), ct, current, epoch, []Verification{{"SELECT COUNT(*) >= 0 FROM app.t", "1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
