@@ -160,8 +160,11 @@ func (d *Detector) post(now time.Time) {
 	}
 	for name := range d.judges {
 		v := d.verdict(name, now)
-		// Ten times a second through etcd: only what is not well is worth its bytes.
-		v.Targets = slices.DeleteFunc(v.Targets, func(t health.TargetState) bool { return t.State == health.Up })
+		// Ten times a second through etcd: only what is not well is worth its bytes, and what nobody has looked at since the assignment changed
+		// tells nothing.
+		v.Targets = slices.DeleteFunc(v.Targets, func(t health.TargetState) bool {
+			return t.Frozen == "" && (t.State == health.Up || t.State == health.Unknown && t.Fill == 0)
+		})
 		r.Verdicts[name] = v
 	}
 	select {

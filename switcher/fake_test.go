@@ -176,7 +176,7 @@ func (w *world) live() {
 		case <-report.C:
 			beat = true
 		}
-		st := decode(dec, mirror.View(), w.keys)
+		st := dec.DecodeView(mirror.View())
 		w.mu.Lock()
 		if due {
 			w.renew(store, st, seq)
@@ -190,14 +190,6 @@ func (w *world) live() {
 		w.execute(store, st, done)
 		w.mu.Unlock()
 	}
-}
-
-func decode(dec *dcs.Decoder, v dcs.View, k dcs.Keys) dcs.State {
-	var items []dcs.Source
-	for e := range v.Prefix(k.Prefix()) {
-		items = append(items, dcs.Source(e))
-	}
-	return dec.Decode(v.Revision, v.FreshAt, items)
 }
 
 func (w *world) renew(store *dcs.Store, st dcs.State, seq int64) {
@@ -392,7 +384,7 @@ func (w *world) start(node cluster.NodeName, change ...func(*Config)) *controlle
 			case <-ctx.Done():
 				return
 			case <-changed:
-				c.Observe(decode(dec, mirror.View(), w.keys))
+				c.Observe(dec.DecodeView(mirror.View()))
 			}
 		}
 	}()

@@ -164,20 +164,38 @@ type follower struct {
 // noController is how long nobody may take the command up before it is withdrawn.
 const noController = 8 * time.Second
 
+// lookAgain is how often a follower looks although nothing has changed: for the command that nobody takes up.
+const lookAgain = time.Second
+
+// run follows etcd by a watch: reading all of it again and again would cost the switch that is being watched.
 func (f *follower) run(ctx context.Context) error {
-	tick := time.NewTicker(20 * time.Millisecond)
+	ctx, cancel := context.WithCancel(ctx)
+	keys := f.store.Keys
+	mirror := dcs.NewMirror(dcs.MirrorConfig{KV: f.kv, Prefix: keys.Prefix(), Silence: max(f.cfg.Profile.LockPulse, lookAgain)})
+	changed, unsubscribe := mirror.Subscribe()
+	defer unsubscribe()
+	done := make(chan error, 1)
+	go func() { done <- mirror.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	dec := dcs.NewDecoder(keys)
+	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
-		st, err := f.store.Read(ctx)
-		if err == nil {
-			if end, err := f.show(ctx, st); end || err != nil {
-				return err
-			}
-		}
 		select {
 		case <-ctx.Done():
 			return errExit{ExitFailed, context.Cause(ctx).Error()}
+		case <-changed:
 		case <-tick.C:
+		}
+		v := mirror.View()
+		if v.Revision == 0 {
+			continue
+		}
+		if end, err := f.show(ctx, dec.DecodeView(v)); end || err != nil {
+			return err
 		}
 	}
 }

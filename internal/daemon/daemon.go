@@ -55,7 +55,7 @@ func Run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	defer n.kv.Close() //nolint:errcheck // nothing is in flight any more
 	n.store = dcs.NewStore(n.kv, cfg.Cluster.Name)
 	mirror := dcs.NewMirror(dcs.MirrorConfig{KV: n.kv, Prefix: n.store.Keys.Prefix(), Silence: silence(cfg.Profile), Log: log})
-	n.pump = &pump{mirror: mirror, dec: dcs.NewDecoder(n.store.Keys), keys: n.store.Keys}
+	n.pump = &pump{mirror: mirror, dec: dcs.NewDecoder(n.store.Keys)}
 
 	g, ctx := errgroup.WithContext(ctx)
 	last, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -107,8 +107,13 @@ func (n *node) assemble(ctx context.Context, g *errgroup.Group, last context.Con
 	})
 	n.pump.to = append(n.pump.to, exec.Observe, n.ahead(ctx))
 	g.Go(func() error { return exec.Run(ctx) })
+	v := newVerifier(n.cfg)
+	g.Go(func() error {
+		v.learn(ctx)
+		return nil
+	})
 	look := &onlooker{
-		look: newVerifier(n.cfg).Verify, store: n.store, keys: n.store.Keys, node: n.cfg.Node, log: n.log, states: make(chan dcs.State, 1),
+		look: v.Verify, store: n.store, keys: n.store.Keys, node: n.cfg.Node, log: n.log, states: make(chan dcs.State, 1),
 	}
 	n.pump.to = append(n.pump.to, look.observe)
 	g.Go(func() error { return look.Run(ctx) })

@@ -12,7 +12,6 @@ import (
 type pump struct {
 	mirror *dcs.Mirror
 	dec    *dcs.Decoder
-	keys   dcs.Keys
 	to     []func(dcs.State)
 	latest atomic.Pointer[dcs.State]
 }
@@ -40,11 +39,7 @@ func (p *pump) Run(ctx context.Context) error {
 		if last := p.latest.Load(); last != nil && last.Revision == v.Revision && last.FreshAt.Equal(v.FreshAt) {
 			continue
 		}
-		items := make([]dcs.Source, 0, v.Len())
-		for e := range v.Prefix(p.keys.Prefix()) {
-			items = append(items, dcs.Source(e))
-		}
-		s := p.dec.Decode(v.Revision, v.FreshAt, items)
+		s := p.dec.DecodeView(v)
 		p.latest.Store(&s)
 		for _, to := range p.to {
 			to(s)

@@ -88,6 +88,7 @@ func (v *verifier) write(ctx context.Context, conn *mycat.Conn, site cluster.Sit
 	}
 	got := first(rows)
 	if got != want {
+		v.forget(in.Addr) // it may have been restarted under another id
 		return "", fmt.Errorf("server %s took the write, expected %s (%s): Mycat's dataNode %s leads elsewhere", got, want, in.Addr, node)
 	}
 	return got, nil
@@ -103,10 +104,48 @@ func first(rows mycat.Rows) string {
 	return fmt.Sprint(rows.Values[0][0])
 }
 
-func (v *verifier) serverID(ctx context.Context, addr netip.AddrPort) (string, error) {
+// learnEvery is the pause between two tries to learn who is who.
+const learnEvery = 2 * time.Second
+
+// learn asks every instance for its id, until all are known: in a switch there are better things to do.
+func (v *verifier) learn(ctx context.Context) {
+	tick := time.NewTicker(learnEvery)
+	defer tick.Stop()
+	for {
+		missing := false
+		for _, site := range v.cfg.Cluster.Sites {
+			for _, in := range site.Instances {
+				if _, err := v.serverID(ctx, in.Addr); err != nil {
+					missing = true
+				}
+			}
+		}
+		if !missing {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (v *verifier) forget(addr netip.AddrPort) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if id, ok := v.ids[addr]; ok {
+	delete(v.ids, addr)
+}
+
+func (v *verifier) known(addr netip.AddrPort) (string, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	id, ok := v.ids[addr]
+	return id, ok
+}
+
+func (v *verifier) serverID(ctx context.Context, addr netip.AddrPort) (string, error) {
+	if id, ok := v.known(addr); ok {
 		return id, nil
 	}
 	c, err := serverOf(v.cfg, addr).Connect(ctx)
@@ -118,8 +157,11 @@ func (v *verifier) serverID(ctx context.Context, addr netip.AddrPort) (string, e
 	if err != nil {
 		return "", err
 	}
-	v.ids[addr] = fmt.Sprint(st.ServerID)
-	return v.ids[addr], nil
+	id := fmt.Sprint(st.ServerID)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ids[addr] = id
+	return id, nil
 }
 
 // neighbour asks the wire who has the VIP, on the interface of this host that is in its subnet.

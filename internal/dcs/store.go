@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/baton-ha/baton/detector/health"
@@ -141,6 +142,15 @@ type decoded struct {
 // NewDecoder returns a decoder of the cluster's documents.
 func NewDecoder(k Keys) *Decoder { return &Decoder{k, map[string]decoded{}} }
 
+// DecodeView reads every document of a mirror's view.
+func (d *Decoder) DecodeView(v View) State {
+	items := make([]Source, 0, v.Len())
+	for e := range v.Prefix(d.keys.Prefix()) {
+		items = append(items, Source(e))
+	}
+	return d.Decode(v.Revision, v.FreshAt, items)
+}
+
 // Decode reads every document. It never fails: what cannot be read stands in Bad and counts as absent.
 func (d *Decoder) Decode(revision int64, freshAt time.Time, items []Source) State {
 	k := d.keys
@@ -268,10 +278,16 @@ func intoMap[K comparable, T any](cache map[string]decoded, m map[K]Versioned[T]
 type Store struct {
 	kv   KV
 	Keys Keys
+
+	mu  sync.Mutex // guards dec
+	dec *Decoder
 }
 
 // NewStore returns the documents of the cluster on kv.
-func NewStore(kv KV, cluster string) *Store { return &Store{kv, KeysOf(cluster)} }
+func NewStore(kv KV, cluster string) *Store {
+	k := KeysOf(cluster)
+	return &Store{kv: kv, Keys: k, dec: NewDecoder(k)}
+}
 
 // Doc is a Put of a document as JSON. Documents are plain structs, so that encoding cannot fail.
 func Doc(key string, v any) Op {
@@ -292,7 +308,9 @@ func (s *Store) Read(ctx context.Context) (State, error) {
 	for i, it := range r.Reads[0] {
 		items[i].Item = it
 	}
-	return NewDecoder(s.Keys).Decode(r.Revision, time.Now(), items), nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dec.Decode(r.Revision, time.Now(), items), nil
 }
 
 // Do runs ops if every compare holds; ErrCompare if one does not.

@@ -124,12 +124,7 @@ func newField(t *testing.T) *field {
 				return
 			case <-changed:
 			}
-			v := mirror.View()
-			var items []dcs.Source
-			for it := range v.Prefix(f.keys.Prefix()) {
-				items = append(items, dcs.Source(it))
-			}
-			e.Observe(dec.Decode(v.Revision, v.FreshAt, items))
+			e.Observe(dec.DecodeView(mirror.View()))
 		}
 	}()
 	f.mod = f.put(dcs.Doc(f.keys.Term(), cluster.Term{N: 1, Node: "witness"}), dcs.Doc(f.keys.Assignment(), serving(1)))
