@@ -154,7 +154,7 @@ func failover() plan.Summary {
 	add(plan.Release, plan.Done, 700*time.Microsecond, "", map[string]string{"how": "acknowledged", "unbind_ms": "2.1", "incarnation": "x"})
 	add(plan.FenceWrites, plan.Skipped, 50*time.Millisecond, "shard s1: refused\nshard s2: refused", nil)
 	add(plan.Bind, plan.Done, 25*time.Millisecond, "", map[string]string{"mac": "02:00:00:00:00:02", "silence_ms": "150", "bind_ms": "0.2"})
-	add(plan.Verify, plan.Done, 34*time.Millisecond, "", map[string]string{"arp": "02:00:00:00:00:02", "s1": "written at server 41"})
+	add(plan.Verify, plan.Done, 34*time.Millisecond, "", map[string]string{"arp": "02:00:00:00:00:02", "observers": "mc-b witness", "s1": "written at server 41"})
 	return s
 }
 

@@ -305,7 +305,7 @@ var done = map[plan.Kind]string{
 // Line is a journal entry as people read it: step, outcome, time, what was seen.
 func Line(e plan.Entry) string {
 	line := fmt.Sprintf("  %-13s %-8s %8s", e.Step, e.Phase, e.Took.Round(100*time.Microsecond))
-	for _, k := range []string{"how", "unbind_ms", "bind_ms", "silence_ms", "mac", "arp", "votes"} {
+	for _, k := range []string{"how", "unbind_ms", "bind_ms", "silence_ms", "mac", "arp", "observers", "votes"} {
 		if v := e.Facts[k]; v != "" {
 			line += "  " + strings.ReplaceAll(k, "_ms", " ms") + " " + v
 		}
