@@ -106,9 +106,6 @@ func (l *Lab) network(context.Context) error {
 	return writeHosts(n)
 }
 
-// unitNice is what contrib/systemd/baton.service says: a real node has processors of its own, and fourteen of them share ours.
-const unitNice = -10
-
 func (l *Lab) daemons(context.Context) error {
 	if l.opt.Baton == "" {
 		return nil
@@ -121,7 +118,7 @@ func (l *Lab) daemons(context.Context) error {
 		if err := writeBaton(host, l.opt.Bind, l.opt.Profile); err != nil {
 			return err
 		}
-		p := &netns.Process{Name: "baton", Host: host, Nice: unitNice, Args: []string{l.opt.Baton, "-c", ConfigPath, "run", "--log-format", "json"}}
+		p := &netns.Process{Name: "baton", Host: host, Nice: -10, Args: []string{"nice", "-n", "-10", l.opt.Baton, "-c", ConfigPath, "run", "--log-format", "json"}}
 		if err := p.Start(); err != nil {
 			return err
 		}

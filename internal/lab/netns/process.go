@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -23,7 +22,7 @@ type Process struct {
 	Name string // of its log file, under the host's log directory
 	Host *Host
 	Args []string // the program and its arguments
-	Nice int      // its niceness and that of its threads; 0: the laboratory's own
+	Nice int      // its priority, below 0 above others'
 
 	cmd  *exec.Cmd
 	dead chan struct{}
@@ -42,18 +41,14 @@ func (p *Process) Start() error {
 		return fmt.Errorf("open log of %s on %s: %w", p.Name, p.Host.Name, err)
 	}
 	defer func() { _ = log.Close() }() // the program has its own descriptor
-	args := p.Args
-	if p.Nice != 0 {
-		args = append([]string{"nice", "-n", strconv.Itoa(p.Nice)}, args...) // a niceness that is set later misses the threads that are there
-	}
-	cmd := exec.Command(args[0], args[1:]...)
+	cmd := exec.Command(p.Args[0], p.Args[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's interrupt is for the laboratory, not for its hosts
 	if err := p.Host.Start(cmd); err != nil {
 		return err
 	}
-	if p.Nice != 0 { // a session of its own is a scheduling group of its own, on kernels that group: there only the group's niceness counts
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid), []byte(strconv.Itoa(p.Nice)), 0o644)
+	if p.Nice != 0 {
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid), []byte(fmt.Sprint(p.Nice)), 0o644)
 	}
 	dead := make(chan struct{})
 	p.cmd, p.dead = cmd, dead
