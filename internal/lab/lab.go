@@ -118,7 +118,7 @@ func (l *Lab) daemons(context.Context) error {
 		if err := writeBaton(host, l.opt.Bind, l.opt.Profile); err != nil {
 			return err
 		}
-		p := &netns.Process{Name: "baton", Host: host, Nice: -10, Args: []string{"nice", "-n", "-10", l.opt.Baton, "-c", ConfigPath, "run", "--log-format", "json"}}
+		p := &netns.Process{Name: "baton", Host: host, Args: []string{l.opt.Baton, "-c", ConfigPath, "run", "--log-format", "json"}}
 		if err := p.Start(); err != nil {
 			return err
 		}

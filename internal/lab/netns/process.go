@@ -22,7 +22,6 @@ type Process struct {
 	Name string // of its log file, under the host's log directory
 	Host *Host
 	Args []string // the program and its arguments
-	Nice int      // its priority, below 0 above others'
 
 	cmd  *exec.Cmd
 	dead chan struct{}
@@ -46,9 +45,6 @@ func (p *Process) Start() error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal's interrupt is for the laboratory, not for its hosts
 	if err := p.Host.Start(cmd); err != nil {
 		return err
-	}
-	if p.Nice != 0 {
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", cmd.Process.Pid), []byte(fmt.Sprint(p.Nice)), 0o644)
 	}
 	dead := make(chan struct{})
 	p.cmd, p.dead = cmd, dead
