@@ -138,7 +138,7 @@ func (r *run) heardLooks(docs dcs.SwitchDocs, now time.Time) []plan.Entry {
 	}
 	facts := map[string]string{}
 	var well, ill []string
-	var works time.Time
+	var works []time.Time
 	for _, n := range r.Cluster.Nodes {
 		l := docs.Looks[n.Name]
 		switch {
@@ -147,15 +147,16 @@ func (r *run) heardLooks(docs dcs.SwitchDocs, now time.Time) []plan.Entry {
 		case l.Value.Err != "":
 			ill = append(ill, string(n.Name)+": "+l.Value.Err)
 		default:
-			well, works = append(well, string(n.Name)), earlier(works, l.Value.At)
+			well, works = append(well, string(n.Name)), append(works, l.Value.At)
 			maps.Copy(facts, l.Value.Facts)
 		}
 	}
 	if len(well) < need {
 		return r.outOfPatience(plan.Verify, now, fmt.Sprintf("the service works through the VIP to %d of %d observers, %d are needed: %s", len(well), len(r.Cluster.Nodes), need, strings.Join(ill, "; ")))
 	}
-	r.times.WorksSince = works
-	if works.Before(asked.At) || works.After(now) {
+	slices.SortFunc(works, time.Time.Compare)
+	r.times.WorksSince = works[need-1] // since then it has worked for a quorum
+	if r.times.WorksSince.Before(asked.At) || r.times.WorksSince.After(now) {
 		r.times.WorksSince = now // an observer's clock is wrong: no outage is as long as that
 	}
 	facts["observers"] = strings.Join(well, " ")

@@ -19,6 +19,7 @@ func (r *run) end(ctx context.Context, m plan.Move) error {
 	ops := []dcs.Op{
 		{Kind: dcs.DeletePrefix, Key: r.Keys.Switch(r.p.ID, "request/")},
 		{Kind: dcs.DeletePrefix, Key: r.Keys.Switch(r.p.ID, "answer/")},
+		{Kind: dcs.DeletePrefix, Key: r.Keys.Switch(r.p.ID, "look/")},
 		{Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "released")},
 		{Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "bound")},
 		{Kind: dcs.Delete, Key: r.Keys.Switch(r.p.ID, "journal")},

@@ -159,7 +159,14 @@ func (t *tenure) move() func() {
 	case t.rest <- struct{}{}:
 	default:
 	}
-	return func() { t.moving.Store(false) }
+	return func() {
+		t.ready = Readiness{} // of the time before
+		select {
+		case <-t.looks:
+		default:
+		}
+		t.moving.Store(false)
+	}
 }
 
 func (t *tenure) read(ctx context.Context) (dcs.State, error) {
@@ -336,8 +343,8 @@ func (t *tenure) nextAdvice() int {
 const publishEvery = time.Second
 
 func (t *tenure) publish(ctx context.Context, f policy.Facts, now time.Time) error {
-	if now.Sub(t.published) < publishEvery {
-		return nil
+	if now.Sub(t.published) < publishEvery || t.ready.Epoch != t.assignment.Value.Epoch && t.assignment.Mod != 0 {
+		return nil // a picture of the time before a switch is not shown as one of the time after it
 	}
 	t.published = now
 	r := t.ready

@@ -174,8 +174,11 @@ func (f *follower) run(ctx context.Context) error {
 	mirror := dcs.NewMirror(dcs.MirrorConfig{KV: f.kv, Prefix: keys.Prefix(), Silence: max(f.cfg.Profile.LockPulse, lookAgain)})
 	changed, unsubscribe := mirror.Subscribe()
 	defer unsubscribe()
-	done := make(chan error, 1)
-	go func() { done <- mirror.Run(ctx) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = mirror.Run(ctx) // it ends with ctx alone
+	}()
 	defer func() {
 		cancel()
 		<-done

@@ -107,6 +107,10 @@ func (d *database) Prepare(ctx context.Context, check guard.Check, e guard.Epoch
 	return d.c.Prepare(ctx, mysql.Check(check), epochOf(e), nil)
 }
 
+func (d *database) Mark(ctx context.Context, check guard.Check, e guard.Epoch) error {
+	return d.c.Mark(ctx, mysql.Check(check), epochOf(e))
+}
+
 func (d *database) Open(ctx context.Context, check guard.Check) (string, error) {
 	p, err := d.c.Open(ctx, mysql.Check(check))
 	return p.Executed.String(), err
@@ -119,6 +123,9 @@ func epochOf(e guard.Epoch) mysql.Epoch {
 // Demote undoes a cut or a promotion: read-only first, then the replica runs again.
 func (d *database) Demote(ctx context.Context, check guard.Check) error {
 	if _, err := d.c.FenceWrites(ctx, mysql.Check(check)); err != nil {
+		return err
+	}
+	if err := d.c.KillClients(ctx, mysql.Check(check)); err != nil {
 		return err
 	}
 	st, err := d.c.Status(ctx)

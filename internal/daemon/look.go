@@ -20,10 +20,11 @@ type looker struct {
 	cfg    config.Config
 	conns  map[netip.AddrPort]*mysql.Conn
 	states map[netip.AddrPort]mysql.Status // of the newest look; those that did not answer are not in it
+	errant map[netip.AddrPort]string       // as it was found when standby and active instance answered last
 }
 
 func newLooker(cfg config.Config) *looker {
-	return &looker{cfg: cfg, conns: map[netip.AddrPort]*mysql.Conn{}, states: map[netip.AddrPort]mysql.Status{}}
+	return &looker{cfg: cfg, conns: map[netip.AddrPort]*mysql.Conn{}, states: map[netip.AddrPort]mysql.Status{}, errant: map[netip.AddrPort]string{}}
 }
 
 // lookTimeout bounds one instance's answer. A healthy one answers in milliseconds; one that hangs must not make the others stale.
@@ -31,34 +32,62 @@ const lookTimeout = 600 * time.Millisecond
 
 // Look implements switcher.Looker.
 func (l *looker) Look(ctx context.Context, a cluster.Assignment, sync map[cluster.ShardName]cluster.SyncState) switcher.Readiness {
-	before := l.states
 	seen := l.All(ctx)
-	for i, s := range seen {
-		seen[i].Errant = l.errant(a, s, before)
-	}
+	l.errants(ctx, a, seen)
 	r := switcher.Judge(l.cfg.Cluster, a, sync, seen, time.Now())
 	r.RTO = time.Duration(l.cfg.Detection.Rule.Failures)*l.cfg.Profile.ConfirmEvery + 100*time.Millisecond
 	return r
 }
 
-// errant is what a standby had executed at the look before this one and the active instance of its shard has not executed by now. Read at
-// the same time, what the standby has just received could look errant. What the active one has numbered itself is not errant: it crashed
+// errants fills in what each standby has executed and the active instance of its shard has not. What the standby has received since the
+// active one was read would look errant, so that one is read again when it does. While the active one does not answer, what was found last
+// holds: a failover must not forget it.
+func (l *looker) errants(ctx context.Context, a cluster.Assignment, seen []switcher.Seen) {
+	for i, s := range seen {
+		home := a.Shards[s.Shard]
+		if home == "" {
+			home = a.Site
+		}
+		if s.Site == home || home == "" || s.Err != "" {
+			continue
+		}
+		site, _ := l.cfg.Cluster.Site(home)
+		active, _ := site.Instance(s.Shard)
+		mine, _ := l.cfg.Cluster.Site(s.Site)
+		in, _ := mine.Instance(s.Shard)
+		for range 2 {
+			has, read := l.states[active.Addr]
+			if !read {
+				break
+			}
+			l.errant[in.Addr] = errant(l.states[in.Addr], has)
+			if l.errant[in.Addr] == "" || !l.again(ctx, active.Addr) {
+				break
+			}
+		}
+		seen[i].Errant = l.errant[in.Addr]
+	}
+}
+
+// errant is what a standby has executed and the active instance has not. What the active one has numbered itself is not errant: it crashed
 // and came back without it, and then the standby is the one to go on with.
-func (l *looker) errant(a cluster.Assignment, s switcher.Seen, before map[netip.AddrPort]mysql.Status) string {
-	home := a.Shards[s.Shard]
-	if home == "" {
-		home = a.Site
+func errant(standby, active mysql.Status) string {
+	return gtid.Errant(standby.BinlogState, active.BinlogState).Without(active.ServerID, active.UUID).String()
+}
+
+// again reads an instance once more.
+func (l *looker) again(ctx context.Context, addr netip.AddrPort) bool {
+	ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, errors.New("no answer within 600 ms"))
+	defer cancel()
+	var s switcher.Seen
+	conn, st := l.one(ctx, l.conns[addr], addr, &s)
+	l.conns[addr] = conn
+	if conn == nil {
+		delete(l.states, addr)
+		return false
 	}
-	site, _ := l.cfg.Cluster.Site(home)
-	active, ok := site.Instance(s.Shard)
-	mine, _ := l.cfg.Cluster.Site(s.Site)
-	in, _ := mine.Instance(s.Shard)
-	had, known := before[in.Addr]
-	has, read := l.states[active.Addr]
-	if !ok || s.Site == home || s.Err != "" || !known || !read {
-		return ""
-	}
-	return gtid.Errant(had.BinlogState, has.BinlogState).Without(has.ServerID, has.UUID).String()
+	l.states[addr] = st
+	return true
 }
 
 // Rest implements switcher.Looker.

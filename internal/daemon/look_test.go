@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"maps"
 	"net/netip"
 	"testing"
 
@@ -11,9 +12,10 @@ import (
 	"github.com/baton-ha/baton/switcher"
 )
 
-// What a standby has and the active instance has not is errant, unless it was only read later, or the active one has lost it itself.
+// What a standby has and the active instance has not is errant, unless the active one has lost it itself. It stays so while the active one
+// does not answer, and a standby that was never compared is not blamed.
 func TestErrant(t *testing.T) {
-	a, b := netip.MustParseAddrPort("10.0.0.1:3306"), netip.MustParseAddrPort("10.0.0.2:3306")
+	a, b := netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2") // nobody answers when asked again
 	c := cluster.Cluster{Sites: []cluster.Site{
 		{Name: "a", Instances: []cluster.Instance{{Shard: "s1", Addr: a}}}, {Name: "b", Instances: []cluster.Instance{{Shard: "s1", Addr: b}}},
 	}}
@@ -26,25 +28,27 @@ func TestErrant(t *testing.T) {
 	}
 	type looks = map[netip.AddrPort]mysql.Status
 	for name, tt := range map[string]struct {
-		before, now looks
-		site, want  string
-		err         string
+		looks []looks
+		want  string
 	}{
-		"level":                           {looks{b: at(2, "0-1-9")}, looks{a: at(1, "0-1-9"), b: at(2, "0-1-9")}, "b", "", ""},
-		"it received more since":          {looks{b: at(2, "0-1-9")}, looks{a: at(1, "0-1-9"), b: at(2, "0-1-12")}, "b", "", ""},
-		"it wrote by itself":              {looks{b: at(2, "0-1-9,0-2-10")}, looks{a: at(1, "0-1-9")}, "b", "0-2-10..10", ""},
-		"a third server wrote there":      {looks{b: at(2, "0-1-9,0-7-11")}, looks{a: at(1, "0-1-9")}, "b", "0-7-10..11", ""},
-		"the active one crashed and lost": {looks{b: at(2, "0-1-9")}, looks{a: at(1, "0-1-7")}, "b", "", ""},
-		"the active one was not read":     {looks{b: at(2, "0-2-10")}, looks{}, "b", "", ""},
-		"it was not read before":          {looks{}, looks{a: at(1, "0-1-9"), b: at(2, "0-2-10")}, "b", "", ""},
-		"it does not answer now":          {looks{b: at(2, "0-2-10")}, looks{a: at(1, "0-1-9")}, "b", "", "refused"},
-		"the active one itself":           {looks{a: at(1, "0-1-10")}, looks{a: at(1, "0-1-9")}, "a", "", ""},
+		"level":                           {[]looks{{a: at(1, "0-1-9"), b: at(2, "0-1-9")}}, ""},
+		"behind":                          {[]looks{{a: at(1, "0-1-12"), b: at(2, "0-1-9")}}, ""},
+		"it wrote by itself":              {[]looks{{a: at(1, "0-1-9"), b: at(2, "0-1-9,0-2-10")}}, "0-2-10..10"},
+		"a third server wrote there":      {[]looks{{a: at(1, "0-1-9"), b: at(2, "0-1-9,0-7-11")}}, "0-7-10..11"},
+		"the active one crashed and lost": {[]looks{{a: at(1, "0-1-7"), b: at(2, "0-1-9")}}, ""},
+		"the active one is dead":          {[]looks{{a: at(1, "0-1-9"), b: at(2, "0-1-9,0-2-10")}, {b: at(2, "0-1-9,0-2-10")}}, "0-2-10..10"},
+		"it was rebuilt":                  {[]looks{{a: at(1, "0-1-9"), b: at(2, "0-1-9,0-2-10")}, {a: at(1, "0-1-9"), b: at(2, "0-1-9")}}, ""},
+		"never compared":                  {[]looks{{b: at(2, "0-2-10")}}, ""},
 	} {
 		l := newLooker(config.Config{Cluster: c})
-		l.states = tt.now
-		s := switcher.Seen{Instance: switcher.Instance{Site: cluster.SiteName(tt.site), Shard: "s1", Err: tt.err}}
-		if got := l.errant(cluster.Assignment{Site: "a"}, s, tt.before); got != tt.want {
-			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		var seen []switcher.Seen
+		for _, look := range tt.looks {
+			l.states = maps.Clone(look)
+			seen = []switcher.Seen{{Instance: switcher.Instance{Site: "a", Shard: "s1"}}, {Instance: switcher.Instance{Site: "b", Shard: "s1"}}}
+			l.errants(t.Context(), cluster.Assignment{Site: "a"}, seen)
+		}
+		if seen[0].Errant != "" || seen[1].Errant != tt.want {
+			t.Errorf("%s: %q, and of the active one %q; want %q", name, seen[1].Errant, seen[0].Errant, tt.want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -30,16 +31,18 @@ type question struct {
 	site cluster.SiteName
 	mac  string // of the new guard; empty: not known
 	mod  int64  // of the assignment that the switch has made
+	plan int64  // revision of the plan, which the switch's end deletes
 }
 
 // asked is the question that the state holds; the zero value when there is none.
 func asked(s dcs.State) question {
 	a := s.Assignment.Value
-	log := s.Switches[a.Switch].Journal.Value
+	docs := s.Switches[a.Switch]
+	log := docs.Journal.Value
 	if a.Phase != cluster.Serving || len(log) == 0 {
 		return question{}
 	}
-	q := question{id: a.Switch, site: a.Site, mod: s.Assignment.Mod}
+	q := question{id: a.Switch, site: a.Site, mod: s.Assignment.Mod, plan: docs.Plan.Mod}
 	for _, e := range log {
 		switch {
 		case e.Step == plan.Bind && e.Phase == plan.Done:
@@ -111,9 +114,12 @@ func (o *onlooker) begin(ctx context.Context, q question) func() {
 // lookEvery is the pause between two looks while the service does not work yet: a fraction of what a switch takes.
 const lookEvery = 10 * time.Millisecond
 
-// answer looks until it works, and tells the controller each time that the reason why it does not is another one.
+// tellAgain is how often a failure is told: errors name ports, and each may be another one.
+const tellAgain = 250 * time.Millisecond
+
+// answer looks until it works, and tells the controller what does not work meanwhile.
 func (o *onlooker) answer(ctx context.Context, q question) {
-	told := ""
+	var told time.Time
 	for {
 		facts, err := o.look(ctx, q.site, q.mac)
 		if ctx.Err() != nil {
@@ -123,13 +129,16 @@ func (o *onlooker) answer(ctx context.Context, q question) {
 		if err != nil {
 			l.Err, l.Facts = err.Error(), nil
 		}
-		if err == nil || l.Err != told {
-			if werr := o.tell(ctx, q, l); werr != nil {
+		if now := time.Now(); err == nil || now.Sub(told) >= tellAgain {
+			werr := o.tell(ctx, q, l)
+			if errors.Is(werr, dcs.ErrCompare) || ctx.Err() != nil {
+				return // the question is over
+			}
+			if werr != nil {
 				o.log.Warn("the look through the VIP cannot be told", slog.String("switch", q.id), slog.Any("err", werr))
 				err = werr
-			} else {
-				told = l.Err
 			}
+			told = now
 		}
 		if err == nil {
 			return
@@ -144,9 +153,12 @@ func (o *onlooker) answer(ctx context.Context, q question) {
 	}
 }
 
-// tell writes the answer, if the assignment is still the one that was asked about.
+// tell writes the answer, if the assignment is still the one that was asked about and the switch has not ended.
 func (o *onlooker) tell(ctx context.Context, q question, l plan.Look) error {
-	_, err := o.store.Do(ctx, "tell what was seen through the VIP", []dcs.Cmp{{Key: o.keys.Assignment(), Mod: q.mod}},
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Second, errors.New("etcd did not take the answer within a second"))
+	defer cancel()
+	_, err := o.store.Do(ctx, "tell what was seen through the VIP",
+		[]dcs.Cmp{{Key: o.keys.Assignment(), Mod: q.mod}, {Key: o.keys.Switch(q.id, "plan"), Mod: q.plan}},
 		dcs.Doc(o.keys.Switch(q.id, "look/"+string(o.node)), l))
 	return err
 }

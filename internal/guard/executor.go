@@ -36,9 +36,11 @@ type Database interface {
 	CatchUp(ctx context.Context, check Check, upTo string) (executed string, err error)
 	// Quiesce does the part of a promotion that no client notices: replica stopped, nothing that writes or waits by itself.
 	Quiesce(ctx context.Context, check Check) error
-	// Prepare writes the epoch into a server that is quiesced and still read-only.
+	// Prepare says whether a quiesced server may be promoted under that epoch; it changes no data.
 	Prepare(ctx context.Context, check Check, e Epoch) error
-	// Open makes a prepared server writable.
+	// Mark writes the epoch into a prepared server, which is still read-only.
+	Mark(ctx context.Context, check Check, e Epoch) error
+	// Open makes a marked server writable.
 	Open(ctx context.Context, check Check) (executed string, err error)
 	// Demote makes it read-only again and lets its replica run: the undo of Cut and Promote.
 	Demote(ctx context.Context, check Check) error

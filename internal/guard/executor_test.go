@@ -30,7 +30,9 @@ func TestForwardSteps(t *testing.T) {
 			before(t, log, "b/"+shard+" catch-up", "b/"+shard+" quiesce")
 			before(t, log, "b/"+shard+" quiesce", "b/s1 prepare 8 s7 b")
 			before(t, log, "b/"+shard+" quiesce", "b/s2 prepare 8 s7 b")
-			before(t, log, "b/"+shard+" prepare 8 s7 b", "b/s1 promote")
+			before(t, log, "b/"+shard+" prepare 8 s7 b", "b/s1 mark 8")
+			before(t, log, "b/"+shard+" prepare 8 s7 b", "b/s2 mark 8")
+			before(t, log, "b/"+shard+" mark 8", "b/s1 promote")
 		}
 		before(t, log, "b/s1 promote", "b/s2 promote")
 		facts := a.Entries[0].Facts

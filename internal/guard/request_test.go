@@ -73,6 +73,8 @@ func (d *scripted) Quiesce(_ context.Context, c Check) error { return c() }
 
 func (d *scripted) Prepare(_ context.Context, c Check, _ Epoch) error { return c() }
 
+func (d *scripted) Mark(_ context.Context, c Check, _ Epoch) error { return c() }
+
 func (d *scripted) Open(_ context.Context, c Check) (string, error) {
 	return "", d.do(c, "promote")
 }

@@ -112,6 +112,10 @@ func (d *server) Prepare(ctx context.Context, check Check, e Epoch) error {
 	return d.did(ctx, check, fmt.Sprintf("prepare %d %s %s", e.Epoch, e.Switch, e.Site))
 }
 
+func (d *server) Mark(ctx context.Context, check Check, e Epoch) error {
+	return d.did(ctx, check, fmt.Sprintf("mark %d", e.Epoch))
+}
+
 func (d *server) Open(ctx context.Context, check Check) (string, error) {
 	return "promoted " + d.name, d.did(ctx, check, "promote")
 }

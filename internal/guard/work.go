@@ -287,11 +287,15 @@ func (w *work) quiesce(ctx context.Context, i int, _ cluster.ShardName) error {
 	return w.to[i].Quiesce(ctx, w.check)
 }
 
-// promote writes the epoch everywhere, side by side, and then makes shard by shard writable in the configured order: a bank switches its
-// databases in order.
+// promote asks everywhere whether it may, writes the epoch everywhere, and then makes shard by shard writable in the configured order: a
+// bank switches its databases in order. The epoch's row is errant after an undo, so that none is written before all may be promoted.
 func (w *work) promote(ctx context.Context) error {
 	e := Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.To}
 	err := w.shards(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error { return w.to[i].Prepare(ctx, w.check, e) })
+	if err != nil {
+		return err
+	}
+	err = w.shards(ctx, w.whole, func(ctx context.Context, i int, _ cluster.ShardName) error { return w.to[i].Mark(ctx, w.check, e) })
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,6 @@ type dialect interface {
 	// readOnlySQL makes the instance read-only for every account that can be bound; bounded says that the statement itself ends after
 	// the time given, and not only its client's patience.
 	readOnlySQL(bound time.Duration) (sql string, bounded bool)
-	refusesCommit() bool // while read-only, of a transaction that wrote before
 	writableSQL() string
 	// epochDoorSQL lets the admin account write while clients still cannot; empty where its privileges do already.
 	epochDoorSQL() string

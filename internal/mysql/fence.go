@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,8 +23,9 @@ type Fenced struct {
 }
 
 // FenceWrites makes the instance read-only so that nothing can still commit, and proves it: read-only, no client session left of those
-// that ran anything, executed GTIDs equal at two looks with the killing between them. Where the COMMIT of an open transaction is
-// refused, idle sessions stay: a proxy whose whole pool dies spends the time of the switch on filling it again.
+// that ran anything, executed GTIDs equal at two looks with the killing between them. Idle
+// sessions without a transaction stay: a proxy whose whole pool dies spends the time of the switch on filling it again. Those with one die:
+// a plain COMMIT would be refused, the second phase of an XA transaction would not.
 //
 // Making it read-only waits behind every commit that waits for a semi-sync acknowledgement, perhaps for ever. So each try has a bound;
 // when the first is over, its statement is proven gone; the second lasts until ctx ends, and what holds it up is killed (see clear). It
@@ -43,19 +45,45 @@ func (c *Conn) FenceWrites(ctx context.Context, check Check) (Fenced, error) {
 }
 
 func (c *Conn) fence(ctx context.Context, check Check, f *Fenced) error {
-	p, list, waiting, err := c.tryReadOnly(ctx, check)
+	p, busy, waiting, err := c.tryReadOnly(ctx, check)
 	if errors.Is(err, errBlocked) {
 		if err := c.clear(ctx, check, waiting, f); err != nil {
 			return err
 		}
-		p, list, err = c.look(ctx)
+		var sets [][]row
+		if sets, err = c.exchange(ctx, c.lookAtWorkSQL()); err == nil {
+			p, busy, err = c.readWork(sets)
+		}
 	}
 	if err != nil {
 		return err
 	}
-	busy := slices.DeleteFunc(list, func(s session) bool { return !c.isClient(s) || s.idle() && c.dialect.refusesCommit() })
 	f.Killed += len(busy)
 	return c.settle(ctx, check, p, busy, f)
+}
+
+// transactionsSQL names the sessions that have begun one in InnoDB, XA ones included.
+const transactionsSQL = "SELECT trx_mysql_thread_id AS id FROM information_schema.innodb_trx"
+
+// lookAtWorkSQL reads who is there before who has a transaction: read-only is on by then, and nobody begins one in between.
+func (c *Conn) lookAtWorkSQL() string {
+	return listSQL + "; " + c.dialect.progressSQL() + "; " + transactionsSQL
+}
+
+// readWork reads the state, and the clients that run something or have begun a transaction.
+func (c *Conn) readWork(sets [][]row) (progress, []session, error) {
+	last := len(sets) - 1
+	if last < 1 {
+		return progress{}, nil, seen(ErrUnsupported, "%d result sets for a look at who is at work", len(sets))
+	}
+	p, list, err := c.readLook(sets[:last])
+	open := map[string]bool{}
+	for _, r := range sets[last] {
+		open[r["id"]] = true
+	}
+	return p, slices.DeleteFunc(list, func(s session) bool {
+		return !c.isClient(s) || s.idle() && !open[strconv.FormatUint(s.id, 10)]
+	}), err
 }
 
 // errBlocked: something holds the read-only statement up.
@@ -66,7 +94,7 @@ const tryBound = 200 * time.Millisecond
 
 // tryReadOnly sends the statement once, with a third of the remaining time at most, and looks. Nothing of it is left when it returns
 // errBlocked, with the sessions that waited for an acknowledgement before it.
-func (c *Conn) tryReadOnly(ctx context.Context, check Check) (p progress, list []session, waiting waits, err error) {
+func (c *Conn) tryReadOnly(ctx context.Context, check Check) (p progress, busy []session, waiting waits, err error) {
 	limit := tryBound
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)/3)
@@ -85,10 +113,10 @@ func (c *Conn) tryReadOnly(ctx context.Context, check Check) (p progress, list [
 	inner, cancel := context.WithTimeoutCause(ctx, patience, errBlocked)
 	defer cancel()
 	sent := time.Now()
-	sets, err := c.query(inner, listSQL+"; "+sql+"; "+listSQL+"; "+c.dialect.progressSQL())
+	sets, err := c.query(inner, listSQL+"; "+sql+"; "+c.lookAtWorkSQL())
 	if err == nil {
-		p, list, err = c.readLook(sets[1:])
-		return p, list, nil, err
+		p, busy, err = c.readWork(sets[1:])
+		return p, busy, nil, err
 	}
 	waiting = waits{}
 	if err = blocked(inner, err); errors.Is(err, errSilent) {
@@ -212,7 +240,7 @@ func (b *blockers) see(list []session, isClient func(session) bool) (pends, hung
 	if pends && b.first == nil {
 		b.first = append([]uint64{}, ids(list, isClient)...)
 	}
-	b.alive = slices.DeleteFunc(remaining(list, b.first), func(s session) bool { return s.command == "Killed" })
+	b.alive = slices.DeleteFunc(remaining(slices.Clone(list), b.first), func(s session) bool { return s.command == "Killed" })
 	return pends, hung
 }
 
@@ -227,9 +255,11 @@ func (c *Conn) killBlockers(ctx context.Context, check Check, b *blockers, f *Fe
 	if !pends {
 		return nil
 	}
-	targets := ids(b.alive, func(s session) bool { return !s.awaits() && (hung || !s.commits()) })
-	if len(targets) == 0 && hung {
-		targets = ids(b.alive, session.awaits)
+	others := func(s session) bool { return !s.awaits() && (hung || !s.commits()) }
+	alive := slices.DeleteFunc(list, func(s session) bool { return !c.isClient(s) || s.command == "Killed" })
+	targets := ids(alive, others) // newcomers too: a read of theirs may hold the statement up
+	if hung && len(ids(b.alive, others)) == 0 {
+		targets = append(targets, ids(alive, session.awaits)...)
 	}
 	f.Killed += len(targets)
 	return c.sendKills(ctx, check, targets)

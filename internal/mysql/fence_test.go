@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -69,26 +71,34 @@ func TestFenceHangingCommit(t *testing.T) {
 	}
 }
 
-// An idle session in the middle of a transaction outlives the fence, and cannot commit.
-func TestFenceOpenTransaction(t *testing.T) {
+// The fence kills an idle session in the middle of a transaction, and spares one that has begun none.
+func TestFenceIdleSessions(t *testing.T) {
 	a, _ := pair(t)
 	ca := a.connect(t)
-	c, err := a.client(long(t))
+	inside, err := a.client(long(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // it is killed with its server
+	defer inside.Close() //nolint:errcheck // it is killed
+	outside, err := a.client(long(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outside.Close() //nolint:errcheck // nothing of it is needed any more
 	for _, sql := range []string{"BEGIN", "INSERT INTO app.t VALUES (1, 1)"} {
-		if err := exec(long(t), c, sql); err != nil {
+		if err := exec(long(t), inside, sql); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f, err := ca.FenceWrites(long(t), current)
-	if err != nil || f.Killed != 0 {
+	if err != nil || f.Killed != 1 {
 		t.Fatalf("fenced %+v: %v", f, err)
 	}
-	if err := exec(long(t), c, "COMMIT"); serverNumber(err) != 1290 {
-		t.Errorf("commit after the fence: %v, want 1290", err)
+	if err := exec(long(t), inside, "COMMIT"); err == nil {
+		t.Error("committed after the fence")
+	}
+	if err := exec(long(t), outside, "INSERT INTO app.t VALUES (2, 2)"); serverNumber(err) != 1290 {
+		t.Errorf("the spared session writes: %v, want 1290", err)
 	}
 	if st := status(t, ca); !st.Executed.Equal(f.Executed) {
 		t.Errorf("executed %s after the fence, %s at it", st.Executed, f.Executed)
@@ -107,7 +117,7 @@ func TestRejoinFreesTheRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close() //nolint:errcheck // it is killed
-	for _, sql := range []string{"BEGIN", "INSERT INTO app.t VALUES (1, 1)"} {
+	for _, sql := range []string{"BEGIN", "SELECT GET_LOCK('x', 0)", "LOCK TABLES app.t READ"} {
 		if err := exec(long(t), c, sql); err != nil {
 			t.Fatal(err)
 		}
@@ -406,4 +416,56 @@ func TestUndo(t *testing.T) {
 	}
 	w := write(t, a, 1, 0)
 	eventually(t, "writes are acknowledged again", func() bool { return w.count() > 3 })
+}
+
+// The second phase of an XA transaction passes read_only: an idle session in the middle of one is killed, and what it wrote is gone.
+func TestFenceXA(t *testing.T) {
+	a, _ := pair(t)
+	ca := a.connect(t)
+	c, err := a.client(long(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck // it is killed
+	for _, sql := range []string{"XA START 'x'", "INSERT INTO app.t VALUES (1, 1)", "XA END 'x'"} {
+		if err := exec(long(t), c, sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := ca.FenceWrites(long(t), current)
+	if err != nil || f.Killed != 1 {
+		t.Fatalf("fenced %+v: %v", f, err)
+	}
+	_ = exec(long(t), c, "XA PREPARE 'x'")
+	_ = exec(long(t), c, "XA COMMIT 'x'")
+	if st := status(t, ca); !st.Executed.Equal(f.Executed) {
+		t.Errorf("executed %s after the fence, %s at it", st.Executed, f.Executed)
+	}
+	if rows := must(t, ca, "SELECT id FROM app.t")[0]; len(rows) > 0 {
+		t.Errorf("%d rows are there", len(rows))
+	}
+}
+
+// A connection that is logging in when the older steps are killed may be one of theirs: it is killed too.
+func TestKillStepsLoggingIn(t *testing.T) {
+	a := startNode(t, 1)
+	c := a.connect(t)
+	login, err := net.Dial("tcp", a.Server.Addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer login.Close() //nolint:errcheck // the server has closed it
+	eventually(t, "the server waits for the login", func() bool {
+		list, err := c.sessions(long(t))
+		return err == nil && len(ids(list, func(s session) bool { return s.user == "unauthenticated user" })) == 1
+	})
+	if n, err := c.KillSteps(long(t), current); err != nil || n != 1 {
+		t.Fatalf("killed %d: %v", n, err)
+	}
+	if err := login.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, login); err != nil {
+		t.Errorf("the login is still open: %v", err)
+	}
 }

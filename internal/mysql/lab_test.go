@@ -140,12 +140,15 @@ func join(t testing.TB, c, source *Conn, at *node) Rejoined {
 	return r
 }
 
-// promote takes the three steps of a promotion.
+// promote takes the steps of a promotion.
 func promote(ctx context.Context, c *Conn, check Check, e Epoch, verify []Verification) (Promoted, error) {
 	if err := c.Quiesce(ctx, check); err != nil {
 		return Promoted{}, err
 	}
 	if err := c.Prepare(ctx, check, e, verify); err != nil {
+		return Promoted{}, err
+	}
+	if err := c.Mark(ctx, check, e); err != nil {
 		return Promoted{}, err
 	}
 	return c.Open(ctx, check)

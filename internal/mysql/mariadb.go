@@ -94,8 +94,6 @@ func (mariadb) readOnlySQL(bound time.Duration) (string, bool) {
 	return fmt.Sprintf("SET STATEMENT max_statement_time=%.6f, lock_wait_timeout=%d FOR SET GLOBAL read_only=1", bound.Seconds(), wholeSeconds(bound)), true
 }
 
-func (mariadb) refusesCommit() bool { return true } // measured, 10.11.19
-
 func (mariadb) writableSQL() string { return "SET GLOBAL read_only=0" }
 
 // epochDoorSQL: READ ONLY ADMIN passes read_only.

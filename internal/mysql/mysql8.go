@@ -130,8 +130,6 @@ func (mysql8) writableSQL() string { return "SET GLOBAL read_only=OFF" } // take
 // epochDoorSQL: super_read_only binds everybody; read_only stays on and binds the clients.
 func (mysql8) epochDoorSQL() string { return "SET GLOBAL super_read_only=OFF" }
 
-func (mysql8) refusesCommit() bool { return false } // not measured: its idle sessions are killed
-
 func (mysql8) ioCommand() string { return "" }
 
 func (m mysql8) stopIOSQL(ch string) string { return m.w("STOP {REPLICA} IO_THREAD") + channel(ch) }

@@ -24,7 +24,7 @@ type Verification struct {
 
 // Promoted is the evidence of a promotion.
 //
-// A promotion has three steps, in this order: Quiesce, Prepare, Open. The replica is stopped (never reset: its configuration is the way
+// A promotion has four steps, in this order: Quiesce, Prepare, Mark, Open. The replica is stopped (never reset: its configuration is the way
 // back), the event scheduler and the source half of semi-sync are off (else the first commit would wait for a replica that is not there;
 // the caller has written sync/ = degraded before), the user's verification has passed, baton.epoch is in the data, and last of all it is
 // writable: no client can write before the epoch is there, for the admin account passes the fence and clients do not. Shards can quiesce
@@ -57,8 +57,9 @@ func (c *Conn) quiesce(ctx context.Context, check Check) error {
 	return c.quiet(ctx, check)
 }
 
-// Prepare verifies a quiesced instance and writes the epoch. ErrReplica when it replicates: it was not quiesced, or somebody has started it
-// since. ErrVerify when the user's verification does not hold; ErrEpoch when the data has seen a newer epoch, or this one by another switch.
+// Prepare says whether a quiesced instance may be promoted, and changes no data. ErrReplica when it replicates: it was not quiesced, or
+// somebody has started it since. ErrVerify when the user's verification does not hold; ErrEpoch when the data has seen a newer epoch, or
+// this one by another switch.
 func (c *Conn) Prepare(ctx context.Context, check Check, epoch Epoch, verify []Verification) error {
 	if err := c.prepare(ctx, check, epoch, verify); err != nil {
 		return fmt.Errorf("prepare the promotion of %s: %w", c.server.Addr, err)
@@ -82,7 +83,15 @@ func (c *Conn) prepare(ctx context.Context, check Check, epoch Epoch, verify []V
 			return fmt.Errorf("let the epoch in: %w", err)
 		}
 	}
-	return c.writeEpoch(ctx, check, epoch)
+	return c.admits(ctx, epoch)
+}
+
+// Mark writes the epoch of a prepared instance. It is errant if the promotion is undone: all shards are prepared before one is marked.
+func (c *Conn) Mark(ctx context.Context, check Check, epoch Epoch) error {
+	if err := c.writeEpoch(ctx, check, epoch); err != nil {
+		return fmt.Errorf("mark %s: %w", c.server.Addr, err)
+	}
+	return nil
 }
 
 // stands refuses an instance whose replica runs.

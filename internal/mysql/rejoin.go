@@ -46,9 +46,8 @@ func (c *Conn) rejoin(ctx context.Context, check Check, source Replication, curr
 	if _, err := c.FenceWrites(ctx, check); err != nil {
 		return out, err
 	}
-	// The fence spares idle sessions; the row locks of a transaction that is open there would hold the applier up.
-	if _, err := c.kill(ctx, check, c.isClient); err != nil {
-		return out, fmt.Errorf("kill sessions of the time before: %w", err)
+	if err := c.KillClients(ctx, check); err != nil {
+		return out, err
 	}
 	p, err := c.progress(ctx)
 	if err != nil {

@@ -49,6 +49,26 @@ func (c *Conn) writeEpoch(ctx context.Context, check Check, e Epoch) error {
 	return err
 }
 
+// admits refuses an epoch that putEpoch would refuse, before anything is written. The schema may be missing: on the first instance of all.
+func (c *Conn) admits(ctx context.Context, e Epoch) error {
+	sets, err := c.exchange(ctx, "SELECT epoch, `switch`, site FROM baton.epoch WHERE id = 1")
+	if n := serverNumber(err); n == errNoSuchTable || n == errNoDatabase {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read epoch: %w", err)
+	}
+	row, err := epochRow(sets)
+	if err != nil || row == nil || row.Epoch < e.Epoch || *row == EpochRow(e) {
+		return err
+	}
+	return refusedEpoch(row, e)
+}
+
+func refusedEpoch(row *EpochRow, e Epoch) error {
+	return seen(ErrEpoch, "baton.epoch is %+v, this step's is %+v: the data has seen a later assignment; if a backup of etcd was restored, accept its state by hand", row, e)
+}
+
 func (c *Conn) putEpoch(ctx context.Context, check Check, e Epoch) error {
 	// The assignments run from left to right: epoch must be the last, or the others would compare with the new one.
 	sets, err := c.change(ctx, check, "INSERT INTO baton.epoch (id, epoch, `switch`, site, at) VALUES (1, ?, ?, ?, NOW(6)) "+
@@ -64,7 +84,7 @@ func (c *Conn) putEpoch(ctx context.Context, check Check, e Epoch) error {
 		return err
 	}
 	if row == nil || *row != EpochRow(e) {
-		return seen(ErrEpoch, "baton.epoch is %+v, this step's is %+v: the data has seen a later assignment; if a backup of etcd was restored, accept its state by hand", row, e)
+		return refusedEpoch(row, e)
 	}
 	return nil
 }

@@ -104,9 +104,11 @@ func (c *Conn) sendKills(ctx context.Context, check Check, list []uint64) error 
 
 // kill kills the connections that which picks at the first look, looks until the process list has none of them, and returns how many it
 // killed. Later ones it leaves: whoever comes again and again would keep it from its end. One that commits is not killed but waited for:
-// it may stand for a whole commit group, whose clients its death would tell "committed" (see clear).
+// it may stand for a whole commit group, whose clients its death would tell "committed" (see clear). A login under way at the first look
+// may become one of those, so it is killed too.
 func (c *Conn) kill(ctx context.Context, check Check, which func(session) bool) (int, error) {
 	killed := 0
+	meant := func(s session) bool { return which(s) || s.user == "unauthenticated user" }
 	var first []uint64
 	var left []session
 	err := until(ctx, func() (bool, error) {
@@ -115,9 +117,9 @@ func (c *Conn) kill(ctx context.Context, check Check, which func(session) bool) 
 			return false, err
 		}
 		if first == nil {
-			first = append([]uint64{}, ids(now, which)...)
+			first = append([]uint64{}, ids(now, meant)...)
 		}
-		left = remaining(now, first)
+		left = slices.DeleteFunc(remaining(now, first), func(s session) bool { return !meant(s) })
 		list := ids(left, func(s session) bool { return s.command != "Killed" && !s.commits() })
 		killed += len(list)
 		return len(left) == 0, c.sendKills(ctx, check, list)
@@ -136,6 +138,15 @@ func stillThere(err error, left []session) error {
 		return err
 	}
 	return fmt.Errorf("%d sessions are not gone, the first is of %q (%s): %w", len(left), left[0].user, left[0].doing(), err)
+}
+
+// KillClients kills every session that could hold the applier up of an instance that is to replicate: the fence spares idle ones, and one
+// may have locked tables.
+func (c *Conn) KillClients(ctx context.Context, check Check) error {
+	if _, err := c.kill(ctx, check, c.isClient); err != nil {
+		return fmt.Errorf("kill the clients of %s: %w", c.server.Addr, err)
+	}
+	return nil
 }
 
 // KillSteps kills every other session of this connection's account, and proves them gone: after it nothing of an older term is in flight
