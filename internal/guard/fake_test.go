@@ -295,12 +295,7 @@ func (w *world) start(name string) *daemon {
 				return
 			case <-changed:
 			}
-			v := mirror.View()
-			var items []dcs.Source
-			for e := range v.Prefix(w.keys.Prefix()) {
-				items = append(items, dcs.Source(e))
-			}
-			d.Observe(dec.Decode(v.Revision, v.FreshAt, items))
+			d.Observe(dec.DecodeView(mirror.View()))
 		}
 	}()
 	return d

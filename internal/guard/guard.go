@@ -67,6 +67,8 @@ type tenure struct {
 	binding bool           // bind runs
 	bound   bool           // the address is on the host
 	open    bool           // the gate was opened by this tenure
+	fresh   bool           // and no renewal has been settled since
+	from    uint64         // the word that it was opened from
 	facts   Facts          // for the journal
 	done    chan struct{}  // closed when the announcer has ended; nil before it began
 }

@@ -89,6 +89,48 @@ func TestDeadlineAppliedLateFindsTheGateShut(t *testing.T) {
 	}
 }
 
+// A renewal that was sent before the gate was opened is answered after it, because binding took longer than a renewal's spacing. The guard
+// extends what it opened itself; whatever shut the gate in between still counts.
+func TestRenewalUnderWayWhileTheGateOpens(t *testing.T) {
+	for name, shut := range map[string]bool{"nobody shuts it": false, "somebody shuts it": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				d := w.start("one")
+				defer d.cancel()
+				d.wire.other = net.HardwareAddr{2, 0, 0, 0, 0, 9} // keeps it from binding
+				w.assign(serving(1))
+				w.wait("the first renewal", func() bool { return w.state().Holder.Mod != 0 })
+				hold, held := make(chan struct{}), make(chan struct{})
+				d.store.mu.Lock()
+				d.store.hold, d.store.held = hold, held
+				d.store.mu.Unlock()
+				<-held
+				w.k.mu.Lock()
+				d.wire.other = nil
+				w.k.mu.Unlock()
+				w.wait("served", w.k.answers)
+				if shut {
+					if err := d.gate.Shut(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				close(hold)
+				synctest.Wait()
+				if w.k.answers() == shut {
+					t.Errorf("answers %t after the renewal; happened: %q", !shut, w.k.happened())
+				}
+				if !shut {
+					w.pass(2 * terms.D)
+					if !w.k.answers() || w.k.has("shut") || w.k.has("unbind") {
+						t.Errorf("did not serve on: %q", w.k.happened())
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestRestartTakesOverWithoutAGapAndFencesItsPredecessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

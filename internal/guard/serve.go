@@ -242,9 +242,16 @@ func (g *Guard) settle(ctx context.Context, r renewal) error {
 	}
 	g.holder.mod, g.held = r.answer.Revision, true
 	if t.open {
-		if err := g.Gate.Swap(r.grant.word, r.grant.deadline); err != nil {
+		word := r.grant.word
+		if t.fresh && word == t.from {
+			// It was sent before this guard opened the gate itself, from the word that it found: nobody shut it in between, or the opening
+			// would have failed. Since then it must be what the opening wrote.
+			word = uint64(t.grant.deadline)
+		}
+		if err := g.Gate.Swap(word, r.grant.deadline); err != nil {
 			return g.stop(ctx, t, fmt.Errorf("extend the gate: %w", err))
 		}
+		t.fresh = false
 		t.grant = r.grant
 		return g.keep(ctx, t)
 	}
@@ -306,7 +313,7 @@ func (g *Guard) advance(ctx context.Context, t *tenure) error {
 		if err := g.Gate.Swap(t.grant.word, t.grant.deadline); err != nil {
 			return g.stop(ctx, t, fmt.Errorf("open the gate: %w", err))
 		}
-		t.open = true
+		t.open, t.fresh, t.from = true, true, t.grant.word
 	}
 	g.stopProbing()
 	g.serve(ctx, t)
