@@ -231,8 +231,12 @@ func (r *run) noSwitch(ctx context.Context) error {
 	return nil
 }
 
-// noInterruption compares the load since the newest fault with the same load while it was quiet: no write may fail, and no gap may
-// be out of the machine's own proportion.
+// strays is how many writes may run into the client's timeout more than twice as often as while it was quiet: two busy cores do that by
+// themselves. A VIP that is away for one timeout costs every shard's writer one write at least.
+const strays = shardCount - 1
+
+// noInterruption compares the load since the newest fault with the same load while it was quiet: no write may be refused that was not
+// before, more than strays may not be lost, and no gap may be out of the machine's own proportion.
 func (r *run) noInterruption() error {
 	if r.baseline.from.IsZero() {
 		return errors.New("measure a baseline before the fault: baseline 2s")
@@ -240,8 +244,12 @@ func (r *run) noInterruption() error {
 	writes, now := r.lab.writer.Writes(), time.Now()
 	quiet := load.Longest(writes, r.baseline.from, r.baseline.to).Length()
 	since := load.Longest(writes, r.struck, now)
-	for _, o := range []load.Outcome{load.Refused, load.Unknown, load.Unsent} {
-		if n, before := load.Count(writes, o, r.struck, now), load.Count(writes, o, r.baseline.from, r.baseline.to); n > before {
+	for o, allowed := range map[load.Outcome]func(before int) int{
+		load.Refused: func(before int) int { return before },
+		load.Unknown: func(before int) int { return 2*before + strays },
+		load.Unsent:  func(before int) int { return 2*before + strays },
+	} {
+		if n, before := load.Count(writes, o, r.struck, now), load.Count(writes, o, r.baseline.from, r.baseline.to); n > allowed(before) {
 			return fmt.Errorf("%d writes were %s (%d while it was quiet)", n, o, before)
 		}
 	}
