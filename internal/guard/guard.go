@@ -51,7 +51,9 @@ type Guard struct {
 	prober    context.CancelFunc
 	clients   atomic.Pointer[[]string] // as published last
 	held      bool                     // this incarnation has held the lease: whoever holds it for this host now has replaced it
-	fenced    bool                     // this guard set its MySQL read-only when its lease ended by itself
+	heldMod   int64                    // revision of its newest renewal: an older view of the holder says nothing
+	fenced    atomic.Bool              // this guard set its MySQL read-only when its lease ended by itself, and has not given it back
+	unfencing *changing                // the newest try to give it back
 	changing  *changing                // of the own MySQL: the newest, ended or not
 }
 
@@ -154,7 +156,8 @@ func (g *Guard) see(ctx context.Context, a dcs.Versioned[cluster.Assignment]) er
 		return nil
 	}
 	mine := a.Value.Serves(g.Site)
-	yields := !mine && g.tenure != nil
+	// Also between two tries to serve: the gate is shut then, and whoever waits for the answer would wait the whole lease out.
+	yields := !mine && (g.tenure != nil || g.held && g.follow.Value.Serves(g.Site))
 	var err error
 	if yields {
 		err = g.yield(ctx, a) // before anything is written down: the service waits for the answer, and a disk may be slow or full
@@ -187,6 +190,12 @@ func (g *Guard) see(ctx context.Context, a dcs.Versioned[cluster.Assignment]) er
 func (g *Guard) yield(ctx context.Context, a dcs.Versioned[cluster.Assignment]) error {
 	g.retry = nil
 	if err := g.ready(ctx); err != nil {
+		// No answer: this gate is not in force. But nothing may be renewed any more, or the fence itself would be served under.
+		if t := g.tenure; t != nil {
+			g.tenure = nil
+			t.end(err)
+		}
+		g.unbind(ctx, Facts{})
 		return err
 	}
 	return g.release(ctx, a)

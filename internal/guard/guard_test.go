@@ -131,6 +131,61 @@ func TestRenewalUnderWayWhileTheGateOpens(t *testing.T) {
 	}
 }
 
+// A restarted daemon cannot install its gate when the fence comes, and its first renewal is still under way. It must not serve under it.
+func TestFenceMeetsAGateThatCannotBeInstalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		one := w.start("one")
+		w.assign(serving(1))
+		w.wait("serving", w.k.answers)
+		one.cancel()
+		two := w.start("two")
+		defer two.cancel()
+		hold, held := make(chan struct{}), make(chan struct{})
+		two.store.mu.Lock()
+		two.store.hold, two.store.held = hold, held
+		two.store.mu.Unlock()
+		<-held
+		w.k.mu.Lock()
+		two.gate.refuse = errors.New("the kernel is busy")
+		w.k.mu.Unlock()
+		w.assign(cluster.Assignment{Epoch: 2, Site: "a", Phase: cluster.Switching, Switch: "s2", To: "b"})
+		w.pass(50 * time.Millisecond)
+		w.k.mu.Lock()
+		two.gate.refuse = nil
+		w.k.mu.Unlock()
+		seq := w.state().Holder.Value.Seq
+		close(hold)
+		w.pass(5 * terms.D)
+		if w.k.answers() || w.state().Holder.Value.Seq != seq {
+			t.Errorf("serves a fenced site: %q", w.k.happened())
+		}
+	})
+}
+
+// The guard cannot bind and is between two tries when the fence comes: it answers, for its gate is shut.
+func TestFenceBetweenTwoTriesIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := w.start("one")
+		defer d.cancel()
+		w.assign(serving(1))
+		w.wait("serving", w.k.answers)
+		w.k.mu.Lock()
+		d.gate.wrong = errors.New("somebody else's program is before ours")
+		w.k.mu.Unlock()
+		w.wait("given up", func() bool { return w.k.has("unbind") })
+		fence := w.assign(cluster.Assignment{Epoch: 2, Site: "a", Phase: cluster.Switching, Switch: "s2", To: "b"})
+		w.k.mu.Lock()
+		d.gate.wrong = nil
+		w.k.mu.Unlock()
+		w.pass(terms.RenewEvery() / 2)
+		if rel := w.state().Switches["s2"].Released.Value; rel.Fence != fence {
+			t.Errorf("the fence of revision %d is not answered: %+v; happened: %q", fence, rel, w.k.happened())
+		}
+	})
+}
+
 func TestRestartTakesOverWithoutAGapAndFencesItsPredecessor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

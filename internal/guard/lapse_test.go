@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -325,6 +326,41 @@ func TestAnotherHostOfTheSameSiteReplaces(t *testing.T) {
 		}
 		if got := strings.Join(w.k.happened(), " "); strings.Contains(got, "shut") {
 			t.Errorf("the replaced one touched the gate: %s", got)
+		}
+	})
+}
+
+// failingData gives its MySQL back at the third try.
+type failingData struct {
+	fakeData
+	tries *atomic.Int32
+}
+
+func (d failingData) Unfence(context.Context, func() error, int64) error {
+	if d.tries.Add(1) < 3 {
+		return errors.New("etcd is slow")
+	}
+	d.k.say("writable")
+	return nil
+}
+
+// What a lapse has set read-only is given back even if the first tries fail, and only once.
+func TestUndoOfSelfFenceIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var tries atomic.Int32
+		w.data = failingData{fakeData{w.k}, &tries}
+		d := w.start("one")
+		defer d.cancel()
+		w.assign(serving(1))
+		w.wait("serving", w.k.answers)
+		w.mem.SetLeader(false)
+		w.wait("silent", func() bool { return !w.k.answers() })
+		w.mem.SetLeader(true)
+		w.wait("writable", func() bool { return w.k.has("writable") })
+		w.pass(3 * time.Second)
+		if n := tries.Load(); n != 3 {
+			t.Errorf("tried %d times, want 3", n)
 		}
 	})
 }

@@ -22,9 +22,10 @@ const refuseFor = 3 * time.Second
 // is reset and who comes again is refused, for resets alone pass the shut gate; the address; and the answer last.
 func (g *Guard) release(ctx context.Context, a dcs.Versioned[cluster.Assignment]) error {
 	began := time.Now()
-	t := g.tenure
-	g.tenure = nil
-	t.end(errors.New("the assignment has changed"))
+	if t := g.tenure; t != nil {
+		g.tenure = nil
+		t.end(errors.New("the assignment has changed"))
+	}
 	facts := Facts{}
 	soon, cancel := g.soon(ctx)
 	defer cancel()
@@ -130,7 +131,7 @@ func (g *Guard) lapse(ctx context.Context, t *tenure) error {
 	if err := g.stop(ctx, t, errors.New("the lease has ended")); err != nil {
 		g.Log.Error("fence the own site", slog.Any("err", err))
 	}
-	g.fenced = true
+	g.fenced.Store(true)
 	mod := g.follow.Mod
 	g.change(ctx, "read-only", func(ctx context.Context) error { return g.Data.Fence(ctx, g.unchanged(mod)) })
 	return nil
@@ -140,6 +141,15 @@ func (g *Guard) lapse(ctx context.Context, t *tenure) error {
 type changing struct {
 	cancel context.CancelFunc
 	done   chan struct{}
+}
+
+func (c *changing) over() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
 }
 
 func noChange() *changing {
@@ -182,16 +192,21 @@ func (g *Guard) stop(ctx context.Context, t *tenure, why error) error {
 	return why
 }
 
-// unfence gives the site's MySQL back to writers after a lapse, under the serving assignment that the renewal has just proved.
+// unfence gives the site's MySQL back to writers after a lapse, under the serving assignment that the renewal has just proved. Each renewal
+// tries again until it is done: etcd that has just come back is slow, and an assignment that changed meanwhile refuses the older try.
 func (g *Guard) unfence(ctx context.Context) {
-	if !g.fenced {
+	if !g.fenced.Load() || g.unfencing != nil && g.unfencing == g.changing && !g.changing.over() {
 		return
 	}
-	g.fenced = false
 	mod, epoch := g.follow.Mod, g.follow.Value.Epoch
 	g.change(ctx, "writable again", func(ctx context.Context) error {
-		return g.Data.Unfence(ctx, g.confirmed(ctx, mod), epoch)
+		err := g.Data.Unfence(ctx, g.confirmed(ctx, mod), epoch)
+		if err == nil {
+			g.fenced.Store(false)
+		}
+		return err
 	})
+	g.unfencing = g.changing
 }
 
 // confirmed is the check before a statement that gives writers back: etcd itself says that the assignment still stands. What this guard

@@ -64,7 +64,7 @@ func (g *Guard) begin(ctx context.Context) error {
 
 // replacedBy says whether another incarnation has taken this site's lease since this one held it, also one on another host.
 func (g *Guard) replacedBy(h dcs.Versioned[cluster.Holder]) bool {
-	return g.held && h.Mod != 0 && h.Value.Site == g.Site && h.Value.Incarnation != g.Incarnation
+	return g.held && h.Mod > g.heldMod && h.Value.Site == g.Site && h.Value.Incarnation != g.Incarnation
 }
 
 // bind runs beside the renewals: evidence, silence, address. A host that held the lease before binds after its first renewal, since
@@ -101,7 +101,9 @@ func (g *Guard) open(t *tenure, a dcs.Versioned[cluster.Assignment], first time.
 		facts["zombies"] = fmt.Sprint(n)
 	}
 	began := time.Now()
-	f, err := g.Binder.Bind(t.ctx, g.Terms.D)
+	ctx, cancel := context.WithTimeoutCause(t.ctx, 2*g.Terms.D, errors.New("the address was not bound within two leases"))
+	defer cancel()
+	f, err := g.Binder.Bind(ctx, g.Terms.D)
 	maps.Copy(facts, f)
 	facts["bind_ms"] = millis(time.Since(began))
 	if err != nil {
@@ -240,7 +242,7 @@ func (g *Guard) settle(ctx context.Context, r renewal) error {
 	if !r.answer.OK {
 		return g.follows(ctx, t, r.answer)
 	}
-	g.holder.mod, g.held = r.answer.Revision, true
+	g.holder.mod, g.held, g.heldMod = r.answer.Revision, true, r.answer.Revision
 	if t.open {
 		word := r.grant.word
 		if t.fresh && word == t.from {
@@ -253,6 +255,9 @@ func (g *Guard) settle(ctx context.Context, r renewal) error {
 		}
 		t.fresh = false
 		t.grant = r.grant
+		if t.done != nil {
+			g.unfence(ctx)
+		}
 		return g.keep(ctx, t)
 	}
 	t.grant = r.grant
