@@ -73,23 +73,30 @@ func (t *tenure) guardSilent(s cluster.Site, now time.Time) []policy.Blocker {
 	return nil
 }
 
-// history adds what the switches that ended say: the last one, aborts in a row, and automatic ones that were completed.
+// abortsFade is when an abort is no longer one of a row: twice the longest pause. Weeks of them must not hold back a real failure.
+const abortsFade = 10 * time.Minute
+
+// history adds what the switches that ended say: the last one, automatic aborts in a row, and automatic ones after which the other site
+// served: a stuck one moved the service too.
 func (t *tenure) history(f *policy.Facts) {
-	aborts := 0
+	aborts, aborted := 0, time.Time{}
 	for _, s := range Summaries(t.state.Switches) {
 		if s.Kind.Mends() || s.Outcome == plan.Running {
 			continue
 		}
-		if s.Outcome == plan.Completed || s.Outcome == plan.Stuck {
+		switch moved := s.Outcome == plan.Completed || s.Outcome == plan.Stuck; {
+		case moved:
 			aborts = 0
-		} else {
-			aborts++
+		case s.By == automatic && s.At.Sub(aborted) > abortsFade:
+			aborts, aborted = 1, s.Ended
+		case s.By == automatic:
+			aborts, aborted = aborts+1, s.Ended
 		}
 		ended := s.Ended
 		if heard := t.state.Switches[s.ID].Summary.Received; !heard.IsZero() && heard.Before(ended) {
 			ended = heard // its controller's clock is ahead of ours: no pause may last for the difference
 		}
-		if s.Outcome == plan.Completed && s.Kind == plan.Failover && s.By == automatic {
+		if (s.Outcome == plan.Completed || s.Outcome == plan.Stuck) && s.Kind == plan.Failover && s.By == automatic {
 			f.Completed = append(f.Completed, ended)
 		}
 		f.Last = &policy.Past{ID: s.ID, Kind: s.Kind, At: ended, Outcome: s.Outcome, Blocker: s.Why, Aborts: aborts}

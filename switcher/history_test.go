@@ -10,6 +10,7 @@ import (
 	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/internal/dcs"
 	"github.com/baton-ha/baton/switcher/plan"
+	"github.com/baton-ha/baton/switcher/policy"
 )
 
 // past puts ended switches into the history.
@@ -130,6 +131,40 @@ func TestSummarizeTimes(t *testing.T) {
 	} {
 		if s := Summarize(plan.Plan{Kind: tc.kind, At: at(0)}, nil, tc.times); s.Took != tc.took || s.Outage != tc.outage {
 			t.Errorf("%s: took %s, outage %s, want %s and %s", tc.name, s.Took, s.Outage, tc.took, tc.outage)
+		}
+	}
+}
+
+// Only automatic aborts that follow each other make the pause grow, and a stuck failover counts in the budget: it moved the service.
+func TestHistoryForDecisions(t *testing.T) {
+	type past struct {
+		by      string
+		at      time.Duration // before now
+		outcome plan.Outcome
+	}
+	for name, tc := range map[string]struct {
+		past      []past
+		aborts    int
+		completed int
+	}{
+		"in a row":           {[]past{{automatic, 5 * time.Minute, plan.Aborted}, {automatic, time.Minute, plan.UndoneAll}}, 2, 0},
+		"long ago":           {[]past{{automatic, time.Hour, plan.Aborted}, {automatic, 40 * time.Minute, plan.Aborted}, {automatic, time.Minute, plan.Aborted}}, 1, 0},
+		"operators' do not":  {[]past{{"op@desk", 3 * time.Minute, plan.Aborted}, {"op@desk", 2 * time.Minute, plan.Aborted}}, 0, 0},
+		"a switch ends them": {[]past{{automatic, 5 * time.Minute, plan.Aborted}, {automatic, time.Minute, plan.Completed}}, 0, 1},
+		"a stuck one too":    {[]past{{automatic, 5 * time.Minute, plan.Aborted}, {automatic, time.Minute, plan.Stuck}}, 0, 1},
+	} {
+		now := time.Now()
+		docs := map[string]dcs.SwitchDocs{}
+		for i, p := range tc.past {
+			id := fmt.Sprint("s", i+1)
+			docs[id] = dcs.SwitchDocs{Summary: dcs.Versioned[plan.Summary]{Mod: 1, Value: plan.Summary{
+				Plan: plan.Plan{ID: id, Kind: plan.Failover, By: p.by, At: now.Add(-p.at)}, Outcome: p.outcome, Ended: now.Add(-p.at),
+			}}}
+		}
+		var f policy.Facts
+		(&tenure{Switcher: &Switcher{state: dcs.State{Switches: docs}}}).history(&f)
+		if f.Last == nil || f.Last.Aborts != tc.aborts || len(f.Completed) != tc.completed {
+			t.Errorf("%s: last %+v, completed %v; want %d aborts, %d completed", name, f.Last, f.Completed, tc.aborts, tc.completed)
 		}
 	}
 }

@@ -111,24 +111,32 @@ func (t *tenure) advance(ctx context.Context, now time.Time) error {
 	return deposed(r.end(ctx, plan.Next(r.p, r.log, t.term.Value.N)))
 }
 
-// armed writes down that semi-sync is back, after the executor saw it on and caught up.
+// armed writes down that semi-sync is back, after the executor saw it on and caught up; and that it never was away where a repair was
+// refused: the instance stayed read-only, and a failover must not be refused for what a repair has only meant to do.
 func (t *tenure) armed(r *run) []dcs.Op {
-	if r.p.Kind != plan.Rejoin {
-		return nil
-	}
 	var ops []dcs.Op
+	if r.p.Kind == plan.Repair {
+		for _, shard := range r.p.Shards {
+			if r.armed[shard] && lastEntry(r, string(shard)+".left") != "" {
+				ops = append(ops, r.sync(shard, cluster.SyncArmed))
+			}
+		}
+	}
+	if r.p.Kind != plan.Rejoin {
+		return ops
+	}
 	for _, shard := range r.p.Shards {
-		if e := lastEntry(r, string(shard)); e == "on" {
+		if lastEntry(r, string(shard)+".semi_sync") == "on" {
 			ops = append(ops, dcs.Doc(t.Keys.Sync(shard), cluster.SyncState{State: cluster.SyncArmed, Since: time.Now(), Switch: r.p.ID}))
 		}
 	}
 	return ops
 }
 
-// lastEntry is the executor's word on a shard's semi-sync.
-func lastEntry(r *run, shard string) string {
+// lastEntry is the executor's word: a fact of its answer.
+func lastEntry(r *run, fact string) string {
 	for _, e := range r.state.Switches[r.p.ID].Answers[r.node].Value.Entries {
-		if v := e.Facts[shard+".semi_sync"]; v != "" {
+		if v := e.Facts[fact]; v != "" {
 			return v
 		}
 	}

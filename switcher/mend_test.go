@@ -292,3 +292,36 @@ func TestMendingOfADeadController(t *testing.T) {
 		}
 	})
 }
+
+// A repair that is refused has changed nothing: what was armed is armed, and a failover is not held back by what was only meant to be done.
+func TestRefusedRepairLeavesSemiSyncArmed(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		w.lead("witness")
+		w.wait("armed", func(st dcs.State) bool {
+			return st.Sync["s1"].Value.State == cluster.SyncArmed && st.Sync["s2"].Value.State == cluster.SyncArmed
+		})
+		w.set(func() {
+			w.look = func(r *Readiness) { r.Sites["a"] = SiteReady{Rejoin: []string{"s1 of the active site is read-only"}} }
+			w.fail = func(_ plan.Request, s plan.StepName) error {
+				if s == plan.RepairStep {
+					return errors.New("shard s1: it replicates")
+				}
+				return nil
+			}
+			w.facts = func(_ plan.Request, s plan.StepName) map[string]string {
+				if s == plan.RepairStep {
+					return map[string]string{"s1.left": "it replicates"}
+				}
+				return nil
+			}
+		})
+		if s := w.mended(plan.Repair); s.Outcome != plan.Aborted {
+			t.Errorf("repair %s", s.Outcome)
+		}
+		st := w.state()
+		if st.Sync["s1"].Value.State != cluster.SyncArmed || st.Sync["s2"].Value.State != cluster.SyncDegraded {
+			t.Errorf("sync after a repair that was refused for s1 alone: %+v", st.Sync)
+		}
+	})
+}

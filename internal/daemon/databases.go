@@ -169,14 +169,14 @@ func (d *database) Restore(ctx context.Context, check guard.Check, e guard.Epoch
 	}
 	for addr, r := range replicas {
 		if left := lost(st, r, d.addr); !left.Empty() {
-			return fmt.Errorf("make %s writable: its replica %s has received %s and it has not: it came back without what it had acknowledged; fail over to that site: %w", d.addr, addr, left, mysql.ErrBehind)
+			return fmt.Errorf("make %s writable: its replica %s has received %s and it has not: it came back without what it had acknowledged; fail over to that site: %w; %w", d.addr, addr, left, mysql.ErrBehind, guard.ErrRefused)
 		}
 	}
 	if st.Epoch != nil && st.Epoch.Epoch > e.Epoch {
-		return fmt.Errorf("make %s writable under epoch %d: its data has seen epoch %d: %w", d.addr, e.Epoch, st.Epoch.Epoch, mysql.ErrEpoch)
+		return fmt.Errorf("make %s writable under epoch %d: its data has seen epoch %d: %w; %w", d.addr, e.Epoch, st.Epoch.Epoch, mysql.ErrEpoch, guard.ErrRefused)
 	}
 	if st.Replica != nil && st.Replica.SQLRunning == "Yes" {
-		return fmt.Errorf("make %s writable: it replicates from %s: %w", d.addr, st.Replica.SourceHost, mysql.ErrReplica)
+		return fmt.Errorf("make %s writable: it replicates from %s: %w; %w", d.addr, st.Replica.SourceHost, mysql.ErrReplica, guard.ErrRefused)
 	}
 	return d.c.Unfence(ctx, mysql.Check(check))
 }

@@ -16,6 +16,9 @@ import (
 // ErrOlderTerm means: the request is of a term that has been succeeded. The first refusal ends the whole procedure of the one refused.
 var ErrOlderTerm = errors.New("guard: request of an older term")
 
+// ErrRefused means: an instance may not be given back, and nothing was changed there.
+var ErrRefused = errors.New("guard: refused, and nothing was changed")
+
 // Check is asked right before every statement that changes anything: term, switch and fence are still current (PROTOCOL 4).
 type Check func() error
 
@@ -44,7 +47,8 @@ type Database interface {
 	Open(ctx context.Context, check Check) (executed string, err error)
 	// Demote makes it read-only again and lets its replica run: the undo of Cut and Promote.
 	Demote(ctx context.Context, check Check) error
-	// Restore makes a fenced or restarted source writable again; it refuses when its epoch is newer.
+	// Restore makes a fenced or restarted source writable again; it refuses (ErrRefused) when its epoch is newer, when a replica has what it
+	// lacks, or when it replicates.
 	Restore(ctx context.Context, check Check, e Epoch) error
 	// Rejoin makes the server a read-only replica of source; errant transactions are refused and named.
 	Rejoin(ctx context.Context, check Check, source cluster.Instance) (facts map[string]string, err error)

@@ -277,7 +277,7 @@ func TestRepairDoesNotWaitForADeadShard(t *testing.T) {
 		}
 		f.ask(plan.Request{Kind: plan.Repair, To: "b", Steps: []plan.StepName{plan.RepairStep}})
 		e := f.answer().Entries[0]
-		if e.Phase != plan.Failed || !slices.Contains(f.sql.happened(), "restore b/s2") {
+		if e.Phase != plan.Failed || !slices.Contains(f.sql.happened(), "restore b/s2") || e.Facts["s1.left"] == "" || e.Facts["s2.left"] != "" {
 			t.Errorf("%+v after %q", e, f.sql.happened())
 		}
 	})

@@ -370,11 +370,15 @@ func (w *work) level(ctx context.Context, i int) error {
 }
 
 // repair makes an instance of the active site writable again that came back read-only.
-func (w *work) repair(ctx context.Context, i int, _ cluster.ShardName) error {
-	if w.to[i] == nil {
-		return errSilent
+func (w *work) repair(ctx context.Context, i int, shard cluster.ShardName) error {
+	err := errSilent
+	if w.to[i] != nil {
+		err = w.to[i].Restore(ctx, w.check, Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.To})
 	}
-	return w.to[i].Restore(ctx, w.check, Epoch{Epoch: w.req.Epoch, Switch: w.req.Switch, Site: w.req.To})
+	if errors.Is(err, errSilent) || errors.Is(err, ErrRefused) {
+		w.note(plan.RepairStep, shard, "left", err.Error()) // nobody has written there: what was lossless is
+	}
+	return err
 }
 
 // degrade lets a serving source go on without a replica; the controller has written it down before.

@@ -212,7 +212,7 @@ func brakes(f Facts, l Limits, now time.Time) (Decision, bool) {
 	return cooldown(f, l, now)
 }
 
-// pause after an aborted switch grows: 2 s, 4 s, ... 5 min, and ends at once when what blocked it is gone.
+// pause after an aborted switch grows: 2 s, 4 s, ... 5 min.
 func pause(f Facts, now time.Time) (Decision, bool) {
 	if f.Last == nil || f.Last.Aborts == 0 {
 		return Decision{}, false
@@ -241,12 +241,17 @@ func cooldown(f Facts, l Limits, now time.Time) (Decision, bool) {
 		d.Left = f.Completed[len(f.Completed)-l.Budget].Add(l.BudgetSpan).Sub(now)
 		return d, true
 	}
-	if f.Last == nil || f.Last.Outcome != plan.Completed || f.Last.Kind == plan.First {
+	if f.Last == nil || f.Last.Outcome != plan.Completed && f.Last.Outcome != plan.Stuck || f.Last.Kind == plan.First {
 		return Decision{}, false
 	}
 	left := f.Last.At.Add(l.Cooldown).Sub(now)
 	if left <= 0 {
 		return Decision{}, false
+	}
+	if f.Last.Outcome == plan.Stuck { // it did not work through the VIP, and going back at once may not either: a person is called
+		d := no(CoolingDown, "switch %s is stuck since %s: cooldown for another %s; `baton history %s` says what does not work", f.Last.ID, round(now.Sub(f.Last.At)), round(left), f.Last.ID)
+		d.Left = left
+		return d, true
 	}
 	for _, r := range f.Targets {
 		if r.Known && len(r.Blockers) == 0 && r.Seen.After(f.Last.At) {

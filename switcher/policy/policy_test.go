@@ -74,6 +74,9 @@ func TestDecide(t *testing.T) {
 		{"a second real failure after readiness is back", func(f *Facts, _ *Limits) {
 			f.Last = &Past{ID: "s3", Kind: plan.Failover, At: now.Add(-time.Second), Outcome: plan.Completed}
 		}, SiteDown},
+		{"the last switch is stuck", func(f *Facts, _ *Limits) {
+			f.Last = &Past{ID: "s3", Kind: plan.Failover, At: now.Add(-time.Second), Outcome: plan.Stuck}
+		}, CoolingDown},
 		{"a first start is no switch", func(f *Facts, _ *Limits) {
 			f.Last = &Past{ID: "s1", Kind: plan.First, At: now.Add(-time.Second), Outcome: plan.Completed}
 			f.Targets["b"] = Ready{Known: true, Seen: now.Add(-2 * time.Second)}
