@@ -25,8 +25,7 @@ const (
 	upBudget    = 60 * time.Second
 	worksBudget = 15 * time.Second
 	readyBudget = 60 * time.Second
-	// Every shard takes a write each 4 ms: with four shards, one a millisecond through the VIP.
-	writeEvery   = 4 * time.Millisecond
+	writeEvery   = time.Millisecond
 	writeTimeout = 50 * time.Millisecond
 )
 

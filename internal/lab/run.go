@@ -232,8 +232,8 @@ func (r *run) noSwitch(ctx context.Context) error {
 }
 
 // strays is how many writes may run into the client's timeout more than twice as often as while it was quiet: two busy cores do that by
-// themselves. A VIP that is away for one timeout costs every shard's writer one write at least.
-const strays = shardCount - 1
+// themselves. A VIP that is away for two timeouts costs two writes, and one that is away for less is found by the gap.
+const strays = 1
 
 // noInterruption compares the load since the newest fault with the same load while it was quiet: no write may be refused that was not
 // before, more than strays may not be lost, and no gap may be out of the machine's own proportion.
@@ -253,7 +253,7 @@ func (r *run) noInterruption() error {
 			return fmt.Errorf("%d writes were %s (%d while it was quiet)", n, o, before)
 		}
 	}
-	if limit := jitterTimes * max(quiet, writeEvery); since.Length() > limit {
+	if limit := jitterTimes * max(quiet, shardCount*writeEvery); since.Length() > limit {
 		return fmt.Errorf("%s had no good write for %v; while it was quiet the longest was %v", shardName(since.Shard), since.Length(), quiet)
 	}
 	return nil
