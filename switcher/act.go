@@ -29,6 +29,9 @@ func (r *run) act(ctx context.Context, s plan.StepName, why string) error {
 // verdict that lags behind the truth moves nothing.
 func (r *run) recheck(ctx context.Context) error {
 	began := time.Now()
+	if age := began.Sub(r.p.At); age > planLife && r.written {
+		return r.refused(ctx, plan.Recheck, nil, began, fmt.Errorf("nobody carried it out within %s, and who asked has gone away: give it again", planLife))
+	}
 	nonce := r.p.ID + "/" + strconv.FormatInt(r.term.Value.N, 10)
 	if _, err := r.record(ctx, "recheck", nil, []plan.Entry{r.entry(plan.Recheck, plan.Started, time.Time{}, nil, nil)},
 		dcs.Doc(r.Keys.Nonce(), nonce)); err != nil {
@@ -54,6 +57,10 @@ func (r *run) recheck(ctx context.Context) error {
 		}
 	}
 }
+
+// planLife is how long a plan may wait for its fence: what led to it is no longer what is. It outlasts every patience before the fence and
+// two changes of the controller; the clocks of two hosts need to agree no better than that.
+const planLife = 30 * time.Second
 
 // plannedPatience is how long a planned switch waits for observers that see both sites well: longer than the windows of both profiles.
 const plannedPatience = 8 * time.Second

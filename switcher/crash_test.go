@@ -263,3 +263,25 @@ func TestDeposedControllerStops(t *testing.T) {
 		w.sound(false) // the other one is no controller at all: the lock comes back after L, and the switch is finished
 	})
 }
+
+// A plan that was accepted and never fenced is not carried out long afterwards: what led to it is no longer what is.
+func TestOldPlanIsNotCarriedOut(t *testing.T) {
+	for _, tc := range []struct {
+		age  time.Duration
+		want plan.Outcome
+	}{{planLife - 10*time.Second, plan.Completed}, {planLife + time.Second, plan.Aborted}} {
+		within(t, func(w *world) {
+			w.serving()
+			p := plan.Plan{ID: "s1", Kind: plan.Switchover, From: "a", To: "b", Shards: bank.Shards, Epoch: 2, By: "ann", At: time.Now()}
+			w.do(dcs.Doc(w.keys.Switch("s1", "plan"), p))
+			w.pass(tc.age)
+			w.lead("witness")
+			if s := w.ended("s1"); s.Outcome != tc.want {
+				t.Errorf("after %s: %s: %s", tc.age, s.Outcome, s.Why)
+			}
+			if tc.want == plan.Aborted {
+				w.one("a")
+			}
+		})
+	}
+}

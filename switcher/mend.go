@@ -26,14 +26,15 @@ func (t *tenure) mend(ctx context.Context, f policy.Facts, now time.Time) error 
 	if t.Mode != policy.Automatic && len(t.state.Switches) == 0 || a.Phase != cluster.Serving || a.Site == "" || t.ready.Epoch != a.Epoch {
 		return nil
 	}
-	ill, ok := t.ailing(f, now)
-	if !ok {
+	all := t.ailing(f, now)
+	next := slices.IndexFunc(all, func(ill ailment) bool { // one that pauses after a failure holds up no other
+		ps := t.sidePause[string(ill.kind)+string(ill.site)]
+		return ps == nil || !now.Before(ps.until)
+	})
+	if next < 0 {
 		return nil
 	}
-	key := string(ill.kind) + string(ill.site)
-	if ps := t.sidePause[key]; ps != nil && now.Before(ps.until) {
-		return nil
-	}
+	ill := all[next]
 	p := t.plan(policy.Decision{Kind: ill.kind, From: a.Site, To: ill.site}, plan.Command{By: automatic, Reason: ill.why})
 	p.Epoch, p.Shards = a.Epoch, ill.shards
 	t.Log.Info("mending begins", slog.String("switch", p.ID), slog.String("kind", string(p.Kind)), slog.String("site", string(ill.site)), slog.String("reason", ill.why))
@@ -53,10 +54,11 @@ type ailment struct {
 	why    string
 }
 
-// ailing says what is to be mended first: a source that waits for a replica that is gone (its writers hang), instances of the active
-// site that came back read-only, sites that do not replicate.
-func (t *tenure) ailing(f policy.Facts, now time.Time) (ailment, bool) {
+// ailing lists what is to be mended, the most urgent first: a source that waits for a replica that is gone (its writers hang), instances
+// of the active site that came back read-only, sites that do not replicate.
+func (t *tenure) ailing(f policy.Facts, now time.Time) []ailment {
 	active := t.assignment.Value.Site
+	var all []ailment
 	var lonely []cluster.ShardName
 	for shard, since := range t.alone {
 		if now.Sub(since) > t.Terms.D && (slices.Contains(t.ready.Sites[active].Alone, shard) || t.anyDown(f)) {
@@ -64,18 +66,18 @@ func (t *tenure) ailing(f policy.Facts, now time.Time) (ailment, bool) {
 		}
 	}
 	if len(lonely) > 0 {
-		return ailment{plan.Degrade, active, lonely, fmt.Sprintf("no replica acknowledges %v, its writers would wait for ever", lonely)}, true
+		all = append(all, ailment{plan.Degrade, active, lonely, fmt.Sprintf("no replica acknowledges %v, its writers would wait for ever", lonely)})
 	}
 	if s := t.ready.Sites[active]; len(s.Rejoin) > 0 {
-		return ailment{plan.Repair, active, t.Cluster.Shards, strings.Join(s.Rejoin, "; ")}, true
+		all = append(all, ailment{plan.Repair, active, t.Cluster.Shards, strings.Join(s.Rejoin, "; ")})
 	}
 	for _, site := range t.Cluster.Others(active) {
 		s := t.ready.Sites[site.Name]
 		if len(s.Rejoin) > 0 && f.Sites[site.Name].State != health.Down {
-			return ailment{plan.Rejoin, site.Name, t.Cluster.Shards, strings.Join(s.Rejoin, "; ")}, true
+			all = append(all, ailment{plan.Rejoin, site.Name, t.Cluster.Shards, strings.Join(s.Rejoin, "; ")})
 		}
 	}
-	return ailment{}, false
+	return all
 }
 
 // anyDown says whether a quorum of observers sees a standby site down: what this controller alone does not reach proves nothing.

@@ -325,3 +325,26 @@ func TestRefusedRepairLeavesSemiSyncArmed(t *testing.T) {
 		}
 	})
 }
+
+// A mending that fails again and again holds up no other.
+func TestFailingRepairHoldsUpNoRejoin(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		w.lead("witness")
+		w.set(func() {
+			w.look = func(r *Readiness) {
+				r.Sites["a"] = SiteReady{Rejoin: []string{"s1 of the active site is read-only"}}
+				r.Sites["b"] = SiteReady{Rejoin: []string{"the applier of b/s1 does not run"}}
+			}
+			w.fail = func(_ plan.Request, s plan.StepName) error {
+				if s == plan.RepairStep {
+					return errors.New("shard s1: it replicates")
+				}
+				return nil
+			}
+		})
+		if s := w.mended(plan.Rejoin); s.Outcome != plan.Completed || s.To != "b" {
+			t.Errorf("rejoin of %s %s: %s", s.To, s.Outcome, s.Why)
+		}
+	})
+}

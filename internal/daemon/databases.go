@@ -163,7 +163,7 @@ func runsAlone(st mysql.Status) bool {
 // that crashed may have lost what they have, and would write other transactions under the same GTIDs (PROTOCOL 5).
 func (d *database) Restore(ctx context.Context, check guard.Check, e guard.Epoch) error {
 	replicas := d.replicas(ctx) // before its own state is read: what they have by then it must have
-	st, err := d.c.Status(ctx)
+	st, err := d.alone(ctx, check)
 	if err != nil {
 		return err
 	}
@@ -175,10 +175,23 @@ func (d *database) Restore(ctx context.Context, check guard.Check, e guard.Epoch
 	if st.Epoch != nil && st.Epoch.Epoch > e.Epoch {
 		return fmt.Errorf("make %s writable under epoch %d: its data has seen epoch %d: %w; %w", d.addr, e.Epoch, st.Epoch.Epoch, mysql.ErrEpoch, guard.ErrRefused)
 	}
-	if st.Replica != nil && st.Replica.SQLRunning == "Yes" {
-		return fmt.Errorf("make %s writable: it replicates from %s: %w; %w", d.addr, st.Replica.SourceHost, mysql.ErrReplica, guard.ErrRefused)
-	}
 	return d.c.Unfence(ctx, mysql.Check(check))
+}
+
+// alone returns the instance's state once it follows nobody: a promoted one begins to replicate again by itself when it restarts.
+func (d *database) alone(ctx context.Context, check guard.Check) (mysql.Status, error) {
+	st, err := d.c.Status(ctx)
+	if err != nil || st.Replica == nil || st.Replica.IORunning == "No" && st.Replica.SQLRunning != "Yes" {
+		return st, err
+	}
+	err = d.c.StandAlone(ctx, mysql.Check(check))
+	switch {
+	case errors.Is(err, mysql.ErrBehind), errors.Is(err, mysql.ErrReplica):
+		return st, fmt.Errorf("make %s writable: it replicates from %s: %w; %w", d.addr, st.Replica.SourceHost, err, guard.ErrRefused)
+	case err != nil:
+		return st, err
+	}
+	return d.c.Status(ctx)
 }
 
 // Rejoin implements guard.Database. One that follows the source already is left alone. Any other is still first, and only then the

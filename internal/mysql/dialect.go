@@ -40,7 +40,6 @@ type dialect interface {
 	// adoptPositionSQL makes a former source start replicating where its own binlog ends; empty where the protocol does it.
 	adoptPositionSQL() string
 	changeSourceSQL(channel string, r Replication) (string, []driver.Value)
-	forgetSQL(channel string) string
 
 	// semiSyncSourceOffSQL and the others set the halves of semi-sync.
 	semiSyncSourceOffSQL() string

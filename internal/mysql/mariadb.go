@@ -106,7 +106,6 @@ func (mariadb) ioCommand() string { return "Slave_IO" }
 func (mariadb) stopIOSQL(channel string) string { return "STOP SLAVE " + quote(channel) + " IO_THREAD" }
 func (mariadb) stopSQL(channel string) string   { return "STOP SLAVE " + quote(channel) }
 func (mariadb) startSQL(channel string) string  { return "START SLAVE " + quote(channel) }
-func (mariadb) forgetSQL(channel string) string { return "RESET SLAVE " + quote(channel) + " ALL" }
 func (mariadb) semiSyncSourceOffSQL() string    { return "SET GLOBAL rpl_semi_sync_master_enabled=0" }
 func (mariadb) purgesOnStart() bool             { return true } // measured, 10.11.19
 func (mariadb) stopApplierSQL(ch string) string { return "STOP SLAVE " + quote(ch) + " SQL_THREAD" }

@@ -141,7 +141,6 @@ func (m mysql8) startSQL(ch string) string { return m.w("START {REPLICA}") + cha
 func (m mysql8) startApplierSQL(ch string) string {
 	return m.w("START {REPLICA} SQL_THREAD") + channel(ch)
 }
-func (m mysql8) forgetSQL(ch string) string { return m.w("RESET {REPLICA} ALL") + channel(ch) }
 func (mysql8) purgesOnStart() bool          { return false }
 
 func channel(name string) string { return " FOR CHANNEL " + quote(name) }

@@ -103,13 +103,13 @@ func TestMySQLWords(t *testing.T) {
 		want []string
 	}{
 		{mysql8{modern: true}, []string{
-			"STOP REPLICA IO_THREAD FOR CHANNEL ''", "STOP REPLICA FOR CHANNEL ''", "START REPLICA FOR CHANNEL ''", "RESET REPLICA ALL FOR CHANNEL ''",
+			"STOP REPLICA IO_THREAD FOR CHANNEL ''", "STOP REPLICA FOR CHANNEL ''", "START REPLICA FOR CHANNEL ''",
 			"SET GLOBAL rpl_semi_sync_source_enabled=0", "SET GLOBAL rpl_semi_sync_replica_enabled=1", "SHOW REPLICAS",
 			"CHANGE REPLICATION SOURCE TO SOURCE_HOST=?, SOURCE_PORT=0, SOURCE_USER=?, SOURCE_PASSWORD=?, SOURCE_SSL=0, SOURCE_CONNECT_RETRY=1, SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1 FOR CHANNEL ''",
 			"SET GLOBAL rpl_semi_sync_source_wait_point='AFTER_SYNC', GLOBAL rpl_semi_sync_source_timeout=4294967295, GLOBAL rpl_semi_sync_source_wait_no_replica=1, GLOBAL rpl_semi_sync_source_enabled=1",
 		}},
 		{mysql8{}, []string{
-			"STOP SLAVE IO_THREAD FOR CHANNEL ''", "STOP SLAVE FOR CHANNEL ''", "START SLAVE FOR CHANNEL ''", "RESET SLAVE ALL FOR CHANNEL ''",
+			"STOP SLAVE IO_THREAD FOR CHANNEL ''", "STOP SLAVE FOR CHANNEL ''", "START SLAVE FOR CHANNEL ''",
 			"SET GLOBAL rpl_semi_sync_master_enabled=0", "SET GLOBAL rpl_semi_sync_slave_enabled=1", "SHOW SLAVE HOSTS",
 			"CHANGE MASTER TO MASTER_HOST=?, MASTER_PORT=0, MASTER_USER=?, MASTER_PASSWORD=?, MASTER_SSL=0, MASTER_CONNECT_RETRY=1, MASTER_AUTO_POSITION=1 FOR CHANNEL ''",
 			"SET GLOBAL rpl_semi_sync_master_wait_point='AFTER_SYNC', GLOBAL rpl_semi_sync_master_timeout=4294967295, GLOBAL rpl_semi_sync_master_wait_no_slave=1, GLOBAL rpl_semi_sync_master_enabled=1",
@@ -117,7 +117,7 @@ func TestMySQLWords(t *testing.T) {
 	} {
 		m := tt.m
 		change, args := m.changeSourceSQL("", source)
-		got := []string{m.stopIOSQL(""), m.stopSQL(""), m.startSQL(""), m.forgetSQL(""), m.semiSyncSourceOffSQL(), m.semiSyncReplicaOnSQL(), m.ackersSQL(), change, m.semiSyncSourceOnSQL()}
+		got := []string{m.stopIOSQL(""), m.stopSQL(""), m.startSQL(""), m.semiSyncSourceOffSQL(), m.semiSyncReplicaOnSQL(), m.ackersSQL(), change, m.semiSyncSourceOnSQL()}
 		for i, want := range tt.want {
 			if got[i] != want {
 				t.Errorf("%+v says\n%s, want\n%s", m, got[i], want)

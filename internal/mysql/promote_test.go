@@ -52,7 +52,7 @@ func TestPromoteRefuses(t *testing.T) {
 }
 
 // Promotion: events off, source half off, epoch in, writable; done again it changes nothing; its replica configuration stays as the way
-// back until it is forgotten.
+// back.
 func TestPromote(t *testing.T) {
 	_, _, ca, cb := caughtUp(t)
 	must(t, cb, "SET GLOBAL event_scheduler=ON; SET GLOBAL rpl_semi_sync_master_enabled=1")
@@ -70,14 +70,42 @@ func TestPromote(t *testing.T) {
 	if err != nil || !again.Executed.Equal(p.Executed) {
 		t.Errorf("promoted again: %+v, %v; was %+v", again, err, p)
 	}
-	if err := cb.ForgetReplica(long(t), current); err != nil {
-		t.Fatal(err)
-	}
-	if st := status(t, cb); st.Replica != nil {
-		t.Errorf("forgotten: %+v", st.Replica)
+	if st := status(t, cb); st.Replica == nil {
+		t.Error("the replica configuration is gone: it is the way back")
 	}
 	if _, err := ca.CatchUp(long(t), current, p.Executed); !errors.Is(err, ErrReplica) {
 		t.Errorf("catch up of an instance that follows nobody: %v", err)
+	}
+}
+
+// A promoted instance that follows its old source again after a restart applies what it received, and then follows nobody.
+func TestStandAlone(t *testing.T) {
+	a, _, ca, cb := caughtUp(t)
+	must(t, ca, "SET GLOBAL read_only=0")
+	must(t, cb, "START SLAVE")
+	if err := ca.WaitSemiSyncOn(long(t), 1); err != nil {
+		t.Fatal(err)
+	}
+	client, err := a.client(long(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := exec(long(t), client, "INSERT INTO app.t VALUES (4711, 0)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := cb.StandAlone(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	st := status(t, cb)
+	if st.Replica == nil || st.Replica.IORunning != "No" || st.Replica.SQLRunning != "No" || !st.Executed.Contains(status(t, ca).Executed) {
+		t.Errorf("status %+v, replica %+v", st, st.Replica)
+	}
+	if err := cb.StandAlone(long(t), current); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if err := ca.StandAlone(long(t), current); err != nil {
+		t.Errorf("one that never followed anybody: %v", err)
 	}
 }
 

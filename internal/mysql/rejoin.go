@@ -128,27 +128,26 @@ func (c *Conn) follow(ctx context.Context, check Check, p progress, source Repli
 	return nil
 }
 
-// ForgetReplica removes the configuration of a stopped replica whose relay log is applied in full, so that it does not start at a reboot:
-// for a source of a one-way pair, after its promotion is committed and verified. ErrBehind when something is not applied.
-func (c *Conn) ForgetReplica(ctx context.Context, check Check) error {
+// StandAlone ends the replication that a source has begun by itself: one that was promoted keeps its replica configuration, as the way back,
+// and without skip-slave-start it follows its old source again after a restart. What was received is applied first. Nothing is deleted.
+// ErrBehind when the applier does not get there.
+func (c *Conn) StandAlone(ctx context.Context, check Check) error {
 	p, err := c.progress(ctx)
 	if err != nil || p.channels == 0 {
 		return err
 	}
 	r, err := p.soleReplica()
 	if err != nil {
-		return fmt.Errorf("forget the replica configuration of %s: %w", c.server.Addr, err)
+		return fmt.Errorf("end the replication of %s: %w", c.server.Addr, err)
 	}
-	switch left := p.received.Subtract(p.executed); {
-	case r.IORunning != "No" || r.SQLRunning != "No":
-		err = seen(ErrReplica, "IO thread %s, applier %s: it still replicates", r.IORunning, r.SQLRunning)
-	case !left.Empty():
-		err = seen(ErrBehind, "%s is received and not applied", left)
-	default:
-		_, err = c.change(ctx, check, c.dialect.forgetSQL(r.Channel))
+	if _, err := c.Cut(ctx, check); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("forget the replica configuration of %s: %w", c.server.Addr, err)
+	if _, err := c.CatchUp(ctx, check, gtid.Set{}); err != nil {
+		return err
+	}
+	if _, err := c.change(ctx, check, c.dialect.stopSQL(r.Channel)); err != nil {
+		return fmt.Errorf("end the replication of %s: stop the replica: %w", c.server.Addr, err)
 	}
 	return nil
 }

@@ -268,6 +268,9 @@ func target(c cluster.Cluster, f Facts, l Limits) (cluster.SiteName, Decision) {
 	first := no(NoTarget, "there is no other site")
 	for i, s := range c.Others(f.Assignment.Site) {
 		d := candidate(s.Name, f, l, false)
+		if v := f.Sites[s.Name]; d.Reason == "" && v.State == health.Suspect { // the recheck would abort, and a pause would follow
+			d = no(TargetDown, "site %s is suspect itself and is not moved to: %s", s.Name, v.Text)
+		}
 		if d.Reason == "" {
 			return s.Name, d
 		}

@@ -56,6 +56,7 @@ func TestDecide(t *testing.T) {
 		{"after the grace", func(f *Facts, l *Limits) { l.Grace = 3 * time.Second; f.DownSince = now.Add(-4 * time.Second) }, SiteDown},
 		{"the other site is down too", func(f *Facts, _ *Limits) { f.Sites["b"] = Votes{State: health.Down} }, TargetDown},
 		{"the other site is unknown", func(f *Facts, _ *Limits) { delete(f.Sites, "b") }, TargetDown},
+		{"the other site is suspect itself", func(f *Facts, _ *Limits) { f.Sites["b"] = Votes{State: health.Suspect} }, TargetDown},
 		{"the other site was never looked at", func(f *Facts, _ *Limits) { delete(f.Targets, "b") }, TargetNotReady},
 		{"the other site has a blocker", func(f *Facts, _ *Limits) {
 			f.Targets["b"] = Ready{Known: true, Blockers: []Blocker{{Code: "APPLIER_STOPPED"}}}
