@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	dbDir       = "/dev/shm/db"   // of the box: memory
-	hostsDir    = "/run/batonlab" // of the box
-	upBudget    = 60 * time.Second
-	worksBudget = 15 * time.Second
-	readyBudget = 60 * time.Second
+	dbDir        = "/dev/shm/db"   // of the box: memory
+	hostsDir     = "/run/batonlab" // of the box
+	upBudget     = 60 * time.Second
+	worksBudget  = 15 * time.Second
+	readyBudget  = 60 * time.Second
 	writeEvery   = time.Millisecond
 	writeTimeout = 50 * time.Millisecond
 )

@@ -141,7 +141,7 @@ func (m mysql8) startSQL(ch string) string { return m.w("START {REPLICA}") + cha
 func (m mysql8) startApplierSQL(ch string) string {
 	return m.w("START {REPLICA} SQL_THREAD") + channel(ch)
 }
-func (mysql8) purgesOnStart() bool          { return false }
+func (mysql8) purgesOnStart() bool { return false }
 
 func channel(name string) string { return " FOR CHANNEL " + quote(name) }
 

@@ -111,8 +111,11 @@ func TestStandAlone(t *testing.T) {
 
 // A replica that still receives must be cut first.
 func TestPromoteUncut(t *testing.T) {
-	_, b := pair(t)
-	cb := b.connect(t)
+	a, b := pair(t)
+	ca, cb := a.connect(t), b.connect(t)
+	if _, err := cb.CatchUp(long(t), current, status(t, ca).Executed); err != nil {
+		t.Fatal(err)
+	}
 	epoch := Epoch{2, "sw", "b"}
 	if _, err := promote(long(t), cb, current, epoch, nil); !errors.Is(err, ErrReplica) {
 		t.Errorf("promoted while the IO thread runs: %v", err)
