@@ -240,7 +240,7 @@ func (r *run) ask(batch []plan.StepName) ([]plan.Entry, dcs.Op) {
 	r.request = plan.Request{
 		ID: fmt.Sprintf("%s/%d/%d", r.p.ID, r.term.Value.N, r.requests), Switch: r.p.ID, Kind: r.p.Kind, Term: r.term.Value.N,
 		Fence: r.fenceMod, Epoch: r.assignment.Value.Epoch, From: r.p.From, To: r.p.To, Shards: r.p.Shards, Steps: batch,
-		Budget: r.Profile.StepBudget, Suspects: r.suspects(), KillOlder: true,
+		Budget: r.Profile.StepBudget, Suspects: r.suspects(), Lossless: r.Limits.Zero && !r.p.AcceptLoss, KillOlder: true,
 		Facts: r.facts(),
 	}
 	var entries []plan.Entry

@@ -83,6 +83,32 @@ func (d *database) CatchUp(ctx context.Context, check guard.Check, upTo string) 
 	return got.String(), err
 }
 
+func (d *database) Missing(ctx context.Context, received string) (string, error) {
+	set, err := d.parse(ctx, received)
+	if err != nil {
+		return "", err
+	}
+	st, err := d.c.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	return set.Subtract(st.Executed).Subtract(st.Received).String(), nil
+}
+
+func (d *database) Obtain(ctx context.Context, check guard.Check, from cluster.Instance, upTo string) (string, error) {
+	set, err := d.parse(ctx, upTo)
+	if err != nil {
+		return "", err
+	}
+	got, err := d.c.Obtain(ctx, mysql.Check(check), d.replication(from), set)
+	return got.String(), err
+}
+
+func (d *database) replication(from cluster.Instance) mysql.Replication {
+	r := d.cfg.MySQL.Replication
+	return mysql.Replication{Addr: from.Addr, Account: mysql.Account{User: r.User, Password: r.Password.Reveal()}}
+}
+
 // parse reads a set that an instance of the same family gave.
 func (d *database) parse(_ context.Context, text string) (gtid.Set, error) {
 	if text == "" {
@@ -128,6 +154,11 @@ func (d *database) Demote(ctx context.Context, check guard.Check) error {
 	if err := d.c.KillClients(ctx, mysql.Check(check)); err != nil {
 		return err
 	}
+	return d.Resume(ctx, check)
+}
+
+// Resume lets a replica that was cut run again.
+func (d *database) Resume(ctx context.Context, check guard.Check) error {
 	st, err := d.c.Status(ctx)
 	if err != nil || st.Replica == nil { // a first start that is undone: it followed nobody
 		return err
@@ -213,10 +244,7 @@ func (d *database) Rejoin(ctx context.Context, check guard.Check, source cluster
 	if err != nil {
 		return nil, err
 	}
-	r, err := d.c.Rejoin(ctx, mysql.Check(check), mysql.Replication{
-		Addr:    source.Addr,
-		Account: mysql.Account{User: d.cfg.MySQL.Replication.User, Password: d.cfg.MySQL.Replication.Password.Reveal()},
-	}, state)
+	r, err := d.c.Rejoin(ctx, mysql.Check(check), d.replication(source), state)
 	facts := map[string]string{}
 	var errant *mysql.ErrantError
 	if errors.As(err, &errant) {

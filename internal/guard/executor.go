@@ -37,6 +37,10 @@ type Database interface {
 	Cut(ctx context.Context, check Check) (received string, err error)
 	// CatchUp waits until all of upTo (empty: all that was received) is executed.
 	CatchUp(ctx context.Context, check Check, upTo string) (executed string, err error)
+	// Missing is what of a set another replica has received and this one has not; empty when nothing is.
+	Missing(ctx context.Context, received string) (missing string, err error)
+	// Obtain fetches what only that other replica has received, all of upTo, and is cut again at the end.
+	Obtain(ctx context.Context, check Check, from cluster.Instance, upTo string) (executed string, err error)
 	// Quiesce does the part of a promotion that no client notices: replica stopped, nothing that writes or waits by itself.
 	Quiesce(ctx context.Context, check Check) error
 	// Prepare says whether a quiesced server may be promoted under that epoch; it changes no data.
@@ -45,6 +49,8 @@ type Database interface {
 	Mark(ctx context.Context, check Check, e Epoch) error
 	// Open makes a marked server writable.
 	Open(ctx context.Context, check Check) (executed string, err error)
+	// Resume lets the replica run again: the undo of Cut.
+	Resume(ctx context.Context, check Check) error
 	// Demote makes it read-only again and lets its replica run: the undo of Cut and Promote.
 	Demote(ctx context.Context, check Check) error
 	// Restore makes a fenced or restarted source writable again; it refuses (ErrRefused) when its epoch is newer, when a replica has what it

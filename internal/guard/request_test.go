@@ -69,6 +69,14 @@ func (d *scripted) CatchUp(_ context.Context, c Check, upTo string) (string, err
 	return "gtid of " + d.at, d.do(c, strings.TrimSpace("catch up "+upTo)+" at")
 }
 
+func (d *scripted) Missing(context.Context, string) (string, error) { return "", nil }
+
+func (d *scripted) Obtain(_ context.Context, c Check, _ cluster.Instance, _ string) (string, error) {
+	return "", d.do(c, "obtain")
+}
+
+func (d *scripted) Resume(_ context.Context, c Check) error { return d.do(c, "resume") }
+
 func (d *scripted) Quiesce(_ context.Context, c Check) error { return c() }
 
 func (d *scripted) Prepare(_ context.Context, c Check, _ Epoch) error { return c() }

@@ -22,6 +22,9 @@ var pair = cluster.Cluster{
 	Sites: []cluster.Site{instances("a"), instances("b")},
 }
 
+// three has a site more, whose replicas acknowledge, too.
+var three = cluster.Cluster{Name: "bank", Shards: pair.Shards, Sites: []cluster.Site{instances("a"), instances("b"), instances("c")}}
+
 func instances(name cluster.SiteName) cluster.Site {
 	s := cluster.Site{Name: name, Node: cluster.NodeName("mc-" + name)}
 	for i, shard := range []cluster.ShardName{"s1", "s2"} {
@@ -37,11 +40,13 @@ type servers struct {
 	log  []string                                           // "b/s1 promote"
 	open int                                                // connections
 	do   func(ctx context.Context, name, what string) error // before the check; nil: all is well
+
+	alone string // what only the server that has received it has
 }
 
 func (s *servers) Open(ctx context.Context, in cluster.Instance) (Database, error) {
 	name := ""
-	for _, site := range pair.Sites {
+	for _, site := range three.Sites {
 		for _, x := range site.Instances {
 			if x.Addr == in.Addr {
 				name = string(site.Name) + "/" + string(x.Shard)
@@ -106,6 +111,20 @@ func (d *server) CatchUp(ctx context.Context, check Check, upTo string) (string,
 	return "executed by " + d.name, d.did(ctx, check, strings.TrimSpace("catch-up "+upTo))
 }
 
+func (d *server) Missing(ctx context.Context, received string) (string, error) {
+	if err := d.s.hook(ctx, d.name, "missing"); err != nil {
+		return "", err
+	}
+	if d.s.alone == received {
+		return received, nil
+	}
+	return "", nil
+}
+
+func (d *server) Obtain(ctx context.Context, check Check, from cluster.Instance, upTo string) (string, error) {
+	return "obtained by " + d.name, d.did(ctx, check, "obtain "+from.Addr.String()+" "+upTo)
+}
+
 func (d *server) Quiesce(ctx context.Context, check Check) error { return d.did(ctx, check, "quiesce") }
 
 func (d *server) Prepare(ctx context.Context, check Check, e Epoch) error {
@@ -121,6 +140,8 @@ func (d *server) Open(ctx context.Context, check Check) (string, error) {
 }
 
 func (d *server) Demote(ctx context.Context, check Check) error { return d.did(ctx, check, "demote") }
+
+func (d *server) Resume(ctx context.Context, check Check) error { return d.did(ctx, check, "resume") }
 
 func (d *server) Restore(ctx context.Context, check Check, e Epoch) error {
 	return d.did(ctx, check, fmt.Sprintf("restore %d %s", e.Epoch, e.Site))
@@ -154,11 +175,11 @@ type bench struct {
 
 const fresh = 10 * time.Second
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T, c cluster.Cluster) *bench {
 	b := &bench{world: newWorld(t), servers: &servers{}, done: make(chan struct{})}
 	b.kv = b.mem.Client("mc-b")
 	b.exec = NewExecutor(ExecutorConfig{
-		Cluster: pair, Node: "mc-b", Keys: b.keys, Store: dcs.NewStore(b.kv, "bank"), Databases: b.servers, Fresh: fresh,
+		Cluster: c, Node: "mc-b", Keys: b.keys, Store: dcs.NewStore(b.kv, "bank"), Databases: b.servers, Fresh: fresh,
 		Log: slog.New(slog.DiscardHandler),
 	})
 	b.raise(3)
@@ -176,8 +197,13 @@ func newBench(t *testing.T) *bench {
 // benched runs a test with an executor in a bubble; at its end no connection may be left.
 func benched(t *testing.T, fn func(b *bench)) {
 	t.Helper()
+	benchedWith(t, pair, fn)
+}
+
+func benchedWith(t *testing.T, c cluster.Cluster, fn func(b *bench)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
+		b := newBench(t, c)
 		fn(b)
 		b.end()
 		<-b.done

@@ -21,10 +21,18 @@ type work struct {
 	check Check
 	from  []Database // by the index of req.Shards; nil where the instance does not answer
 	to    []Database
+	third [][]acker // by the index of req.Shards: the other sites' replicas
 
 	mu     sync.Mutex // guards the fields below: shards run side by side
 	fenced map[cluster.ShardName]string
 	facts  map[plan.StepName]Facts
+}
+
+// acker is a replica of a site that is neither the old nor the new one: it may have acknowledged what the new one has not received.
+type acker struct {
+	site cluster.SiteName
+	in   cluster.Instance
+	db   Database // nil where it does not answer
 }
 
 // stage is how a step is done: each for every shard, and then what belongs to all of them.
@@ -105,7 +113,7 @@ func (w *work) old() bool {
 // that were opened before his question, and those that are opened after it are refused by theirs (PROTOCOL 4).
 func (w *work) open(ctx context.Context) error {
 	n := len(w.req.Shards)
-	w.from, w.to = make([]Database, n), make([]Database, n)
+	w.from, w.to, w.third = make([]Database, n), make([]Database, n), w.thirds()
 	if err := w.sites(ctx, w.connect); err != nil {
 		return err
 	}
@@ -138,6 +146,9 @@ func (w *work) sites(ctx context.Context, do func(context.Context, *Database, cl
 		at(&w.to[i], w.req.To, shard, w.patience(), w.undoing() || w.single(), "unknown")
 		if from {
 			at(&w.from[i], w.req.From, shard, w.budget(shard), w.optional(), "unreachable")
+		}
+		for j := range w.third[i] {
+			at(&w.third[i][j].db, w.third[i][j].site, shard, w.req.Budget, true, "unreachable."+string(w.third[i][j].site))
 		}
 	}
 	return g.Wait()
@@ -200,7 +211,13 @@ func (w *work) confirm(ctx context.Context) error {
 }
 
 func (w *work) close() {
-	for _, db := range append(w.from, w.to...) {
+	all := append(w.from, w.to...)
+	for _, ackers := range w.third {
+		for _, a := range ackers {
+			all = append(all, a.db)
+		}
+	}
+	for _, db := range all {
 		if db != nil {
 			_ = db.Close() // the statements are done, or their connection is dead: nothing is lost
 		}
@@ -255,7 +272,8 @@ func (w *work) fenceWrites(ctx context.Context, i int, shard cluster.ShardName) 
 	return nil
 }
 
-// cut ends acknowledgements at the replica. One whose source is fenced takes all that the source has first; any other cuts at once.
+// cut ends acknowledgements at the replica. One whose source is fenced takes all that the source has first; any other cuts at once, and
+// so are the other sites' cut.
 func (w *work) cut(ctx context.Context, i int, shard cluster.ShardName) error {
 	w.mu.Lock()
 	g, ok := w.fenced[shard]
@@ -270,7 +288,10 @@ func (w *work) cut(ctx context.Context, i int, shard cluster.ShardName) error {
 		return err
 	}
 	w.note(plan.Cut, shard, "received", received)
-	return nil
+	if ok {
+		return nil // all that the old one has is here, and it takes no more
+	}
+	return w.union(ctx, i, shard)
 }
 
 func (w *work) catchUp(ctx context.Context, i int, shard cluster.ShardName) error {
@@ -314,9 +335,11 @@ func (w *work) promote(ctx context.Context) error {
 func (w *work) undoTarget(ctx context.Context, i int, shard cluster.ShardName) error {
 	if w.to[i] == nil {
 		w.note(plan.UndoTarget, shard, "unknown", "the target does not answer; it has no lease and is no candidate")
-		return nil
+	} else if err := w.to[i].Demote(ctx, w.check); err != nil {
+		return err
 	}
-	return w.to[i].Demote(ctx, w.check)
+	w.uncut(ctx, i, shard)
+	return nil
 }
 
 func (w *work) undoSource(ctx context.Context, i int, shard cluster.ShardName) error {
@@ -388,5 +411,3 @@ func (w *work) degrade(ctx context.Context, i int, _ cluster.ShardName) error {
 	}
 	return w.to[i].Relax(ctx, w.check)
 }
-
-var errSilent = errors.New("the instance does not answer")

@@ -95,6 +95,36 @@ func (c *Conn) killIO(ctx context.Context, check Check, p progress, list []sessi
 
 var errLingers = errors.New("the killed IO thread lingers")
 
+// Obtain fetches from another replica of the same source what only that one has received: all of upTo, which that one has executed. The
+// replica, which has been cut, applies its own relay log first, for pointing it elsewhere deletes it; it is cut again at the end, and its
+// configuration names the other replica from then on. ErrBehind when upTo does not arrive.
+func (c *Conn) Obtain(ctx context.Context, check Check, from Replication, upTo gtid.Set) (gtid.Set, error) {
+	executed, err := c.obtain(ctx, check, from, upTo)
+	if err != nil {
+		return gtid.Set{}, fmt.Errorf("obtain what %s has received for %s: %w", from.Addr, c.server.Addr, err)
+	}
+	return executed, nil
+}
+
+func (c *Conn) obtain(ctx context.Context, check Check, from Replication, upTo gtid.Set) (gtid.Set, error) {
+	p, err := c.progress(ctx)
+	if err != nil {
+		return gtid.Set{}, err
+	}
+	if err := c.follow(ctx, check, p, from, gtid.Set{}); err != nil {
+		return gtid.Set{}, err
+	}
+	if err := c.RestartIO(ctx, check); err != nil {
+		return gtid.Set{}, err
+	}
+	executed, err := c.CatchUp(ctx, check, upTo)
+	if err != nil {
+		return gtid.Set{}, err
+	}
+	_, err = c.Cut(ctx, check)
+	return executed, err
+}
+
 // waitSlice bounds one wait in the server, after which the applier is looked at again: one that has stopped wakes no waiter.
 const waitSlice = 250 * time.Millisecond
 

@@ -221,3 +221,49 @@ func TestCatchUpDeadline(t *testing.T) {
 		t.Errorf("caught up to %s, %v; want %s", got, err, upTo)
 	}
 }
+
+// Two replicas acknowledge; the new one's IO thread stands when the source dies, and only the other has what was acknowledged last. The new
+// one fetches it from there, also when the step is done twice, and nothing is lost.
+func TestUnionOfTwoAckers(t *testing.T) {
+	a, b := pair(t)
+	c := startNode(t, 3)
+	ca, cb, cc := a.connect(t), b.connect(t), c.connect(t)
+	join(t, cc, ca, a)
+	w := write(t, a, 4, 0)
+	eventually(t, "writes are acknowledged", func() bool { return w.count() > 30 })
+	if _, err := cb.Cut(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	before := w.count()
+	eventually(t, "the other one acknowledges", func() bool { return w.count() > before+30 })
+	if err := a.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.stop()
+	if _, err := cc.Cut(long(t), current); err != nil {
+		t.Fatal(err)
+	}
+	has, err := cc.CatchUp(long(t), current, gtid.Set{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cb.CatchUp(long(t), current, gtid.Set{}); err != nil {
+		t.Fatal(err)
+	}
+	if lost := w.lost(t, cb); len(lost) == 0 {
+		t.Fatal("the new one lacks nothing: the test shows nothing")
+	}
+	for range 2 {
+		got, err := cb.Obtain(long(t), current, c.replication(), has)
+		if err != nil || !got.Contains(has) {
+			t.Fatalf("obtained %s of %s: %v", got, has, err)
+		}
+	}
+	if lost := w.lost(t, cb); len(lost) > 0 {
+		t.Errorf("lost %v", lost)
+	}
+	promoteAlone(t, cb, 2)
+	if _, err := cc.Rejoin(long(t), current, b.replication(), status(t, cb).BinlogState); err != nil {
+		t.Errorf("the other one does not follow the new source: %v", err)
+	}
+}

@@ -18,10 +18,11 @@ type Request struct {
 	To        cluster.SiteName    `json:"to"`
 	Shards    []cluster.ShardName `json:"shards"`
 	Steps     []StepName          `json:"steps"`
-	Budget    time.Duration       `json:"budget"`          // of fence-writes at an instance that does not answer
-	Suspects  []cluster.ShardName `json:"suspects"`        // old instances that the verdict names: a third of the budget
-	KillOlder bool                `json:"kill_older"`      // another node, or an older term, may have steps in flight: kill them first
-	Facts     map[string]string   `json:"facts,omitempty"` // of earlier steps of the same switch
+	Budget    time.Duration       `json:"budget"`             // of fence-writes at an instance that does not answer
+	Suspects  []cluster.ShardName `json:"suspects"`           // old instances that the verdict names: a third of the budget
+	Lossless  bool                `json:"lossless,omitempty"` // rpo: zero, and nobody waives it: every acker must be cut
+	KillOlder bool                `json:"kill_older"`         // another node, or an older term, may have steps in flight: kill them first
+	Facts     map[string]string   `json:"facts,omitempty"`    // of earlier steps of the same switch
 }
 
 // Answer is what the node did: an entry for every step of the request, those that did not run included.

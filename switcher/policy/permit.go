@@ -46,7 +46,7 @@ func Permit(c cluster.Cluster, f Facts, l Limits, cmd plan.Command) Decision {
 	if d := elsewhere(to, f); kind == plan.First && d.Reason != "" && !waived {
 		return d
 	}
-	if d := uncuttable(c, l); kind == plan.Failover && d.Reason != "" && !waived {
+	if d := uncuttable(c, to, f, l); kind == plan.Failover && d.Reason != "" && !waived {
 		return d
 	}
 	if kind != plan.First {

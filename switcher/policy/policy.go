@@ -148,9 +148,6 @@ func Decide(c cluster.Cluster, f Facts, l Limits, now time.Time) Decision {
 	if d, ended := brakes(f, l, now); ended {
 		return d
 	}
-	if d := uncuttable(c, l); d.Reason != "" {
-		return d
-	}
 	to, d := target(c, f, l)
 	if to == "" {
 		return d
@@ -272,6 +269,9 @@ func target(c cluster.Cluster, f Facts, l Limits) (cluster.SiteName, Decision) {
 			d = no(TargetDown, "site %s is suspect itself and is not moved to: %s", s.Name, v.Text)
 		}
 		if d.Reason == "" {
+			d = uncuttable(c, s.Name, f, l)
+		}
+		if d.Reason == "" {
 			return s.Name, d
 		}
 		if i == 0 {
@@ -281,13 +281,19 @@ func target(c cluster.Cluster, f Facts, l Limits) (cluster.SiteName, Decision) {
 	return "", first
 }
 
-// uncuttable says why a failover could lose what was acknowledged although semi-sync was armed: a switch cuts the new site's replica from
-// the old source, and nobody else's. A third site's could go on acknowledging, or have what the new one lacks.
-func uncuttable(c cluster.Cluster, l Limits) Decision {
-	if !l.Zero || len(c.Sites) <= 2 {
+// uncuttable says why a failover could lose what was acknowledged although semi-sync was armed: a third site's replicas may acknowledge,
+// too, so that they are cut like the new site's, and what they alone have received is fetched from them. One that is gone may have
+// anything, and may go on.
+func uncuttable(c cluster.Cluster, to cluster.SiteName, f Facts, l Limits) Decision {
+	if !l.Zero {
 		return Decision{}
 	}
-	return no(AckersElsewhere, "rpo is zero and %d sites can acknowledge: what only a third one has received would be lost; set rpo: bounded, or `baton switch --force --accept-loss`", len(c.Sites)-1)
+	for _, s := range c.Others(f.Assignment.Site) {
+		if v := f.Sites[s.Name]; s.Name != to && (v.State == health.Down || v.State == health.Unknown || v.State == "") {
+			return no(AckersElsewhere, "rpo is zero, and site %s, which is %s, may have acknowledged what site %s has not received: bring its MySQL back, or `baton switch --force --accept-loss`", s.Name, orUnknown(v.State), to)
+		}
+	}
+	return Decision{}
 }
 
 // candidate says why the site cannot take over; an empty reason means that it can.

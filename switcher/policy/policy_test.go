@@ -133,25 +133,40 @@ func TestTakeoverOrder(t *testing.T) {
 	}
 }
 
-// A third site's replica can acknowledge what the new one never gets: with rpo: zero nobody fails over but an operator who accepts it.
+// A third site's replicas can acknowledge what the new one never gets. They are cut with it; but with rpo: zero nobody fails over past
+// one that is gone, but an operator who accepts it.
 func TestAThirdSiteCanAcknowledge(t *testing.T) {
 	three := bank
 	three.Sites = append(three.Sites, cluster.Site{Name: "c", Node: "mc-c"})
-	if d := Decide(three, down(), limits, now); d.Act || d.Reason != AckersElsewhere {
-		t.Errorf("decided %+v", d)
-	}
 	cmd := plan.Command{Do: "switch", To: "b"}
-	if d := Permit(three, down(), limits, cmd); d.Act || d.Reason != AckersElsewhere {
-		t.Errorf("permitted %+v", d)
-	}
-	cmd.Force, cmd.AcceptLoss, cmd.Reason = true, true, "drill"
-	if d := Permit(three, down(), limits, cmd); !d.Act {
-		t.Errorf("refused %+v", d)
+	for _, state := range []health.State{health.Down, health.Unknown, ""} {
+		f := down()
+		f.Sites["c"] = Votes{State: state}
+		if d := Decide(three, f, limits, now); d.Act || d.Reason != AckersElsewhere {
+			t.Errorf("c is %q: decided %+v", state, d)
+		}
+		if d := Permit(three, f, limits, cmd); d.Act || d.Reason != AckersElsewhere {
+			t.Errorf("c is %q: permitted %+v", state, d)
+		}
+		forced := cmd
+		forced.Force, forced.AcceptLoss, forced.Reason = true, true, "drill"
+		if d := Permit(three, f, limits, forced); !d.Act {
+			t.Errorf("c is %q: refused %+v", state, d)
+		}
+		f.Sites["a"] = Votes{State: health.Up}
+		if d := Permit(three, f, limits, cmd); !d.Act || d.Kind != plan.Switchover {
+			t.Errorf("c is %q: a planned switch waits for equality and loses nothing: %+v", state, d)
+		}
+		bounded := limits
+		bounded.Zero = false
+		if d := Decide(three, down(), bounded, now); !d.Act {
+			t.Errorf("c is %q: with a bounded rpo: %+v", state, d)
+		}
 	}
 	f := down()
-	f.Sites["a"] = Votes{State: health.Up}
-	if d := Permit(three, f, limits, plan.Command{Do: "switch", To: "b"}); !d.Act || d.Kind != plan.Switchover {
-		t.Errorf("a planned switch waits for equality and loses nothing: %+v", d)
+	f.Sites["c"] = Votes{State: health.Up}
+	if d := Decide(three, f, limits, now); !d.Act || d.To != "b" {
+		t.Errorf("c is up: decided %+v", d)
 	}
 }
 
