@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -211,7 +212,7 @@ func (w *work) confirm(ctx context.Context) error {
 }
 
 func (w *work) close() {
-	all := append(w.from, w.to...)
+	all := slices.Concat(w.from, w.to)
 	for _, ackers := range w.third {
 		for _, a := range ackers {
 			all = append(all, a.db)
