@@ -194,7 +194,10 @@ func (d *Detector) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-timer.C:
 		case r := <-d.results:
-			d.locked(func() { d.take(ctx, &group, r) })
+			d.locked(func() {
+				d.onTime(time.Now())
+				d.take(ctx, &group, r)
+			})
 		case t = <-d.trips:
 		case l := <-d.links:
 			d.locked(func() { d.link, d.linking = l, false })
@@ -213,6 +216,7 @@ func (d *Detector) locked(fn func()) {
 
 // step does all that is due now.
 func (d *Detector) step(ctx context.Context, group *sync.WaitGroup, tripped health.Target) {
+	d.onTime(time.Now())
 	d.drain(ctx, group) // first: a look that was answered before its beat is not pending
 	now := time.Now()
 	d.follow(now)
@@ -240,11 +244,15 @@ func (d *Detector) slotAt(n int) time.Time {
 	return d.start.Add(time.Duration(n) * d.cfg.Profile.Interval / slotsPerBeat)
 }
 
-// slots runs the slots that are due. They lie on a fixed grid: sleeping after each look would stretch the beat by every hang.
-func (d *Detector) slots(ctx context.Context, group *sync.WaitGroup, now time.Time) {
+// onTime notices that this process itself stood still. It comes before anything is booked: what ran into its timeout meanwhile says nothing.
+func (d *Detector) onTime(now time.Time) {
 	if late := now.Sub(d.slotAt(d.next)); late > d.cfg.Profile.Interval/2 {
 		d.stall(now, late)
 	}
+}
+
+// slots runs the slots that are due. They lie on a fixed grid: sleeping after each look would stretch the beat by every hang.
+func (d *Detector) slots(ctx context.Context, group *sync.WaitGroup, now time.Time) {
 	for ; !d.slotAt(d.next).After(now); d.next++ {
 		slot := d.next % slotsPerBeat
 		if slot == 0 {

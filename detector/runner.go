@@ -97,7 +97,8 @@ func (d *Detector) beatOf(ctx context.Context, group *sync.WaitGroup, r *runner,
 
 // pending counts the look in flight as failed at now; it lives on to its own end.
 func (d *Detector) pending(r *runner, now time.Time) {
-	if d.void(r.flight) {
+	// One that left a moment ago, for a tripwire or a recheck, is no failure yet.
+	if d.void(r.flight) || now.Sub(r.flight.sent) < d.cfg.Profile.Interval/2 {
 		return
 	}
 	for _, s := range r.probe.Pending(now, now.Sub(r.flight.sent)) {

@@ -143,7 +143,7 @@ func (j *Judge) Observe(s Sample) (confirm bool) {
 		return false
 	}
 	e := k.effect(s.Cause, j.readsFine(s.Target))
-	k.take(s, e, j.cfg.Stall)
+	k.take(s, e, j.cfg.Stall, j.cfg.Expire)
 	if e == void || k.frozen != "" || k.advisory {
 		return false
 	}
@@ -210,7 +210,7 @@ func (j *Judge) VerdictSince(now, since time.Time) Verdict {
 	for _, k := range j.keys {
 		t := k.show(now, j.cfg.Expire)
 		v.Targets = append(v.Targets, t)
-		if t.Frozen != "" {
+		if t.Frozen != "" && !t.Advisory { // Mycat's own opinion is never a reason, and never a reason not to
 			v.Frozen = append(v.Frozen, t.Target.String()+" "+string(t.Factor)+": "+t.Frozen)
 		}
 	}

@@ -221,7 +221,7 @@ func TestFrozenProbeIsLoudAndNeverCounts(t *testing.T) {
 	sql := Target{Site: "a", Kind: MySQL, Shard: "s1"}
 	w.beats(2, nil)
 	w.j.Observe(Sample{Target: sql, Factor: SQL, Cause: Config, Number: 1045, Detail: "access denied", At: w.now})
-	for range 9 {
+	for range 5 { // as long as a sample is believed
 		w.now = w.now.Add(beat)
 		w.j.Observe(Sample{Target: sql, Factor: SQL, Cause: Timeout, At: w.now})
 	}
@@ -232,6 +232,40 @@ func TestFrozenProbeIsLoudAndNeverCounts(t *testing.T) {
 	w.beats(1, nil)
 	if v := w.j.Verdict(w.now); len(v.Frozen) != 0 {
 		t.Errorf("still frozen after it answered: %q", v.Frozen)
+	}
+}
+
+// A server that dies after it has refused our account is dead: at once where nobody listens any more, and when it hangs for as long as the
+// refusal is believed. Else one wrong answer would hold every later failover back for good.
+func TestFrozenProbeThaws(t *testing.T) {
+	sql := Target{Site: "a", Kind: MySQL, Shard: "s1"}
+	for _, tc := range []struct {
+		cause Cause
+		beats int // until it is down
+	}{{Refused, 3}, {Timeout, 8}} {
+		w := newWorld(t, config())
+		w.beats(2, nil)
+		w.j.Observe(Sample{Target: sql, Factor: SQL, Cause: Config, Number: 1045, At: w.now})
+		n := 0
+		for ; n < 20 && w.j.Verdict(w.now).State != Down; n++ {
+			w.now = w.now.Add(beat)
+			w.j.Observe(Sample{Target: sql, Factor: SQL, Cause: tc.cause, At: w.now})
+		}
+		if v := w.j.Verdict(w.now); n != tc.beats || len(v.Frozen) != 0 {
+			t.Errorf("%s: %s after %d beats, frozen %q", tc.cause, v.State, n, v.Frozen)
+		}
+	}
+}
+
+// Mycat's own opinion is never a reason not to act.
+func TestAdvisoryProbeFreezesNothing(t *testing.T) {
+	w := newWorld(t, config())
+	w.beats(2, nil)
+	for _, target := range []Target{{Site: "a", Kind: Mycat}, {Site: "a", Kind: MySQL, Shard: "s1"}} {
+		w.j.Observe(Sample{Target: target, Factor: Heartbeat, Cause: Config, Number: 1045, At: w.now})
+	}
+	if v := w.j.Verdict(w.now); len(v.Frozen) != 1 || !strings.HasPrefix(v.Frozen[0], "mysql a/s1") {
+		t.Errorf("frozen %q", v.Frozen)
 	}
 }
 
@@ -301,11 +335,15 @@ func naiveDown(cfg JudgeConfig, history []Sample) bool {
 			continue
 		}
 		acc, _ := accumulator.New(cfg.Rule)
-		frozen := false
+		frozen, since := false, time.Time{}
 		for _, s := range samples {
-			switch c := s.Cause.Class(); {
+			c := s.Cause.Class()
+			if c == ClassHard || (c == ClassSoft || c == ClassRole) && s.At.Sub(since) > cfg.Expire {
+				frozen = false
+			}
+			switch {
 			case c == ClassConfig:
-				frozen = true
+				frozen, since = true, s.At
 			case c == ClassOK:
 				frozen = false
 				acc.Add(s.At, false)

@@ -85,6 +85,7 @@ type key struct {
 	score
 
 	frozen       string
+	frozenAt     time.Time // of the newest sample that said so
 	stallSince   time.Time // first hung write since the last good one
 	stalled      bool      // for longer than the stall rule allows
 	newest       time.Time // of the samples that were not void
@@ -110,9 +111,12 @@ func (k *key) effect(c Cause, readsFine bool) effect {
 }
 
 // take puts the sample into the books.
-func (k *key) take(s Sample, e effect, stallAfter time.Duration) {
+func (k *key) take(s Sample, e effect, stallAfter, expire time.Duration) {
 	if e == void {
 		return
+	}
+	if (e == bad || e == stall) && k.thaws(s, expire) {
+		k.frozen = ""
 	}
 	k.last, k.lastBad = s, false
 	if s.At.After(k.newest) {
@@ -125,7 +129,7 @@ func (k *key) take(s Sample, e effect, stallAfter time.Duration) {
 		k.add(s.At, false)
 		k.stalled = k.stalled && k.good < k.clear
 	case e == freeze:
-		k.frozen = s.what()
+		k.frozen, k.frozenAt = s.what(), s.At
 	case e == busy, k.frozen != "": // a probe that cannot log in says nothing when it fails otherwise
 	case e == bad:
 		k.lastBad = true
@@ -142,6 +146,12 @@ func (k *key) take(s Sample, e effect, stallAfter time.Duration) {
 	}
 }
 
+// thaws says whether a failure outweighs what froze the key: nobody listens there any more, or our account has not been refused for as long
+// as a sample is believed. A server that dies after it has refused us is dead.
+func (k *key) thaws(s Sample, expire time.Duration) bool {
+	return k.frozen != "" && (s.Cause.Class() == ClassHard || s.At.Sub(k.frozenAt) > expire)
+}
+
 func (k *key) keep(s Sample) {
 	if k.evidenceSize == maxEvidence {
 		copy(k.evidence[:], k.evidence[1:])
@@ -153,7 +163,7 @@ func (k *key) keep(s Sample) {
 
 func (k *key) reset() {
 	k.score.reset()
-	k.frozen, k.stallSince, k.stalled, k.newest, k.last, k.lastBad, k.evidenceSize = "", time.Time{}, false, time.Time{}, Sample{}, false, 0
+	k.frozen, k.frozenAt, k.stallSince, k.stalled, k.newest, k.last, k.lastBad, k.evidenceSize = "", time.Time{}, time.Time{}, false, time.Time{}, Sample{}, false, 0
 }
 
 func (k *key) state(now time.Time, expire time.Duration) State {

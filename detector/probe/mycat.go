@@ -28,16 +28,44 @@ type nodeProbe struct {
 	conn   *mycat.Conn
 	looks  int
 	redo   bool // the last write failed: write again
-	hangs  int  // looks that hung, in a row
-	again  time.Time
+	wait   backoff
+}
+
+// backoff is the pause after statements that hung in a row.
+type backoff struct {
+	hangs int
+	last  health.Cause // a hang of writes stays one: it has its own, slower rule
+	again time.Time
+}
+
+// hold is the sample of a look that is not sent.
+func (b *backoff) hold() (health.Sample, bool) {
+	wait := time.Until(b.again)
+	if wait <= 0 {
+		return health.Sample{}, false
+	}
+	cause := health.Pending
+	if b.last == health.WriteStall {
+		cause = health.WriteStall
+	}
+	return health.Sample{Cause: cause, Detail: fmt.Sprintf("the last %d statements hang in Mycat, asked again in %v", b.hangs, wait.Round(time.Millisecond))}, true
+}
+
+// note counts what a look brought.
+func (b *backoff) note(c health.Cause) {
+	if c != health.Timeout && c != health.WriteStall {
+		*b = backoff{}
+		return
+	}
+	b.last = c
+	if b.hangs++; b.hangs >= hungFree {
+		b.again = time.Now().Add(min(hungMost, time.Second<<min(b.hangs-hungFree, 4)))
+	}
 }
 
 func (p *nodeProbe) look(ctx context.Context, m Mode, st *Stage) []health.Sample {
-	if wait := time.Until(p.again); wait > 0 && !m.Anew {
-		return one(p.target, health.Sample{
-			Cause:  health.Pending,
-			Detail: fmt.Sprintf("the last %d statements hang in Mycat, asked again in %v", p.hangs, wait.Round(time.Millisecond)),
-		})
+	if s, held := p.wait.hold(); held && !m.Anew {
+		return one(p.target, s)
 	}
 	p.looks++
 	kept := p.conn != nil && p.looks%freshEvery != 0
@@ -45,13 +73,7 @@ func (p *nodeProbe) look(ctx context.Context, m Mode, st *Stage) []health.Sample
 	if kept && s.Cause.Class() == health.ClassHard {
 		s = p.ask(ctx, m, st, false) // closed under us: only a fresh connection can tell whether Mycat is gone
 	}
-	if s.Cause != health.Timeout && s.Cause != health.WriteStall {
-		p.hangs, p.again = 0, time.Time{}
-		return one(p.target, s)
-	}
-	if p.hangs++; p.hangs >= hungFree {
-		p.again = time.Now().Add(min(hungMost, time.Second<<min(p.hangs-hungFree, 4)))
-	}
+	p.wait.note(s.Cause)
 	return one(p.target, s)
 }
 
@@ -118,6 +140,7 @@ type vipProbe struct {
 	client  *mycat.Client
 	targets []health.Target
 	turn    int
+	wait    []backoff // by target
 }
 
 func (p *vipProbe) look(ctx context.Context, m Mode, st *Stage) []health.Sample {
@@ -135,8 +158,13 @@ func (p *vipProbe) look(ctx context.Context, m Mode, st *Stage) []health.Sample 
 		p.turn = (p.turn + 1) % len(p.targets)
 		i := p.turn
 		t := p.targets[i]
+		if s, held := p.wait[i].hold(); held && !m.Anew {
+			out = append(out, one(t, s)...)
+			continue
+		}
 		st.Reading(i)
 		s := p.cfg.through(ctx, conn, p.site.Mycat.DataNodes[t.Shard], t.Shard, m.write(t.Shard), func() { st.Writing(i) })
+		p.wait[i].note(s.Cause)
 		out = append(out, one(t, s)...)
 		if s.Cause != health.OK && s.Number == 0 {
 			break // the connection is dead

@@ -268,6 +268,7 @@ func (c Config) proxy(site cluster.Site) ([]*Probe, *Tripwire, error) {
 		node := site.Mycat.DataNodes[in.Shard]
 		s := &nodeProbe{cfg: c, client: client, target: health.Target{Site: site.Name, Kind: health.Mycat, Shard: in.Shard}, node: node}
 		probes = append(probes, &Probe{Targets: []health.Target{s.target}, Factor: health.SQL, Every: 1, Look: s.look, Close: s.close})
+		path.wait = append(path.wait, backoff{})
 		path.targets = append(path.targets, health.Target{Site: site.Name, Kind: health.Site, Shard: in.Shard})
 	}
 	if site.Node == c.Node || !c.Cluster.VIP.Addr.IsValid() {

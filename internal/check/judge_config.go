@@ -23,7 +23,7 @@ var (
 		"One broken observer cannot be outvoted by one other, so mode automatic is refused.",
 		"Add a witness: a small host in a third place that runs only the daemon.")
 	configBoundedLoss = declare("CONFIG_LOSS_ALLOWED", Info,
-		"A failover may lose acknowledged writes up to these limits. They are reported as exact GTID sets, and they are not brought back.",
+		"A failover may lose acknowledged writes, and this version does not yet hold it to the limits. What the old site has beyond the new one is named as GTID sets when it comes back.",
 		"If no write may be lost, set up lossless semi-sync and write policy: {rpo: zero}.")
 )
 

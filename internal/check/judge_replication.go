@@ -14,7 +14,7 @@ var replicationChecks = []func(input) []Finding{checkStandbys, checkChannels, ch
 var (
 	replicaNone = declare("MYSQL_NO_REPLICATION", Critical,
 		"The standby replicates from nobody: it falls behind with every write and is no candidate.",
-		"Set up replication from the active site's instance, or baton rejoin %s once Baton runs.")
+		"Set up replication from the active site's instance, or let Baton, which rejoins site %s by itself in mode automatic.")
 	replicaBroken = declare("MYSQL_REPLICATION_BROKEN", Critical,
 		"The standby falls behind with every write and is no candidate for a failover.",
 		"Mend the error that is named; never skip a transaction without comparing the rows.")

@@ -79,6 +79,9 @@ func order(c *cli.Context, cmd plan.Command) error {
 	if err := ask(c, st, cmd); err != nil {
 		return err
 	}
+	if w := st.Command; w.Mod != 0 && time.Since(w.Value.At) < noController {
+		return errExit{ExitFailed, fmt.Sprintf("a command of %s (%s) is waiting for a controller; try again in a moment", w.Value.By, w.Value.Do)}
+	}
 	cmd.ID, cmd.By, cmd.At = rand.Text(), who(), time.Now()
 	ctx, cancel := context.WithTimeoutCause(c.Context, 3*time.Minute, errors.New("no end within 3 minutes; `baton history` shows how far it is"))
 	defer cancel()
@@ -211,6 +214,9 @@ func (f *follower) show(ctx context.Context, st dcs.State) (bool, error) {
 			return false, nil
 		}
 		why := fmt.Sprintf("no controller has taken the command up within %s: is a daemon running in mode advise or automatic, and is another switch under way? `baton history` shows it", noController)
+		if st.Command.Value.ID != f.cmd.ID {
+			return true, errExit{ExitFailed, "another command has taken this one's place before a controller saw it; look at `baton status` and try again"}
+		}
 		if _, err := f.store.Do(ctx, "withdraw command", []dcs.Cmp{{Key: f.store.Keys.Command(), Mod: st.Command.Mod}}, dcs.Op{Kind: dcs.Delete, Key: f.store.Keys.Command()}); err != nil {
 			return true, errExit{ExitNoStore, why + "; it could not be withdrawn and may still be taken up: " + err.Error()}
 		}

@@ -88,6 +88,8 @@ var bad = []struct {
 	{"more failures than shards", []string{"mode: advise", "mode: advise\ndetection: {mysql_failures: 3}"}},
 	{"confirming slower than the beat", []string{"mode: advise", "mode: advise\ndetection: {confirm_every: 2s}"}},
 	{"half an RPO", []string{"mode: advise", "mode: advise\npolicy: {rpo: {transactions: 10}}"}},
+	{"RPO of nothing, as limits", []string{"mode: advise", "mode: advise\npolicy: {rpo: {transactions: 0, seconds: 0}}"}},
+	{"window that the failures just do not fit into", []string{"mode: advise", "mode: advise\ndetection: {interval: 200ms, failures: 6, window: 1s}"}},
 	{"RPO one", []string{"mode: advise", "mode: advise\npolicy: {rpo: one}"}},
 	{"business of no shard", []string{"mode: advise", "mode: advise\nbusiness: [{shard: s7, sql: select 1}]"}},
 	{"business without statement", []string{"mode: advise", "mode: advise\nbusiness: [{shard: s1}]"}},

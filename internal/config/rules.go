@@ -120,8 +120,8 @@ func (r *read) checkDetection() {
 	}
 	switch d.Rule.Rule {
 	case accumulator.Cumulative:
-		if need := p.Interval * (time.Duration(d.Rule.Failures) - 1); d.Rule.Window < need {
-			r.fail(r.place("detection"), "detection.window", "%d failures, one every %s, take %s and never fit into a window of %s: lengthen the window or lower failures", d.Rule.Failures, p.Interval, need, d.Rule.Window)
+		if need := p.Interval * (time.Duration(d.Rule.Failures) - 1); d.Rule.Window <= need {
+			r.fail(r.place("detection"), "detection.window", "%d failures, one every %s, take %s and do not fit into a window of %s: lengthen the window or lower failures", d.Rule.Failures, p.Interval, need, d.Rule.Window)
 		}
 	case accumulator.Consecutive:
 		if window && d.Scope == ScopeTarget {

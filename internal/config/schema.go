@@ -187,6 +187,9 @@ func (r *read) rpo(n *yaml.Node, path string) {
 		field{"transactions", scalar(r.decoder, &transactions, between(0, math.MaxInt32)), "write how many transactions may be lost at most"},
 		field{"seconds", scalar(r.decoder, &seconds, between(0, 86400)), "write how many seconds the new site may lag at most"},
 	)
+	if transactions == 0 && seconds == 0 {
+		r.fail(n, path, "no transaction and no second may be lost: write rpo: zero, which holds failovers to it; as limits both would hold nothing back")
+	}
 	rpo.Transactions, rpo.Lag = int64(transactions), time.Duration(seconds)*time.Second
 }
 
