@@ -47,13 +47,13 @@ var (
 		"Linux 6.6 or later has tcx, which such tools do not touch.")
 	hostVIPStatic = declare("HOST_VIP_STATIC", Critical,
 		"Something else than Baton puts the VIP on this host. An address of the host's own network configuration is back after each boot, before any gate.",
-		"Take it out of ifcfg, netplan or keepalived.conf. To take over a running service without a pause, start the daemon here: it adopts the address.")
+		"Take it out of ifcfg, netplan or keepalived.conf. The first `baton switch --to SITE` then binds it under the lease.")
 	hostVIPHeld = declare("HOST_VIP_HELD", Critical,
 		"Somebody who is not the holder of the lease answers for the VIP: two hosts would serve it.",
 		"Find the host by its MAC and take the address from it.")
 	hostVIPServed = declare("HOST_VIP_SERVED", Info,
 		"Somebody answers for the VIP and nobody holds a lease: the service runs without Baton.",
-		"Start with mode: advise, then adopt the address on the host that has it.")
+		"Start with mode: advise. Take the address off its present binder, and at once give `baton switch --to SITE`: the service pauses in between.")
 	hostForward = declare("HOST_IP_FORWARD", Warning,
 		"A host that forwards packets passes those for the VIP on to the new holder after a move: clients seem to work through the dead way, until that host is gone.",
 		"sysctl -w net.ipv4.ip_forward=0, unless this host is a router or runs containers.")

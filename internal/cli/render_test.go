@@ -355,3 +355,17 @@ func TestUsage(t *testing.T) {
 		}
 	}
 }
+
+// A picture of the time before a switch names the roles of then: shown as the present it would call a good end a disaster.
+func TestReadinessOfAnEarlierEpoch(t *testing.T) {
+	var st dcs.State
+	st.Readiness.Mod = 7
+	for epoch, want := range map[int64]int{7: 1, 8: 0} {
+		st.Assignment.Value.Epoch = epoch
+		st.Readiness.Value = []byte(`{"epoch":7,"alarms":["a/s1 is writable"]}`)
+		r, err := readiness(st)
+		if err != nil || len(r.Alarms) != want {
+			t.Errorf("epoch %d: %d alarms, %v", epoch, len(r.Alarms), err)
+		}
+	}
+}

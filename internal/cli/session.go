@@ -67,5 +67,8 @@ func readiness(st dcs.State) (switcher.Readiness, error) {
 	if err := json.Unmarshal(st.Readiness.Value, &r); err != nil {
 		return r, fmt.Errorf("read readiness: %w", err)
 	}
+	if r.Epoch != st.Assignment.Value.Epoch { // it shows the roles before the last switch: as the present ones they would call a good end a disaster
+		return switcher.Readiness{}, nil
+	}
 	return r, nil
 }

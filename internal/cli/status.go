@@ -108,7 +108,7 @@ func notReady(cfg config.Config, first, st dcs.State, s Status) []string {
 		why = append(why, "the holder does not renew its lease")
 	}
 	if age := time.Since(s.Readiness.At); st.Readiness.Mod == 0 || age > 10*time.Second {
-		return append(why, "no controller has looked within 10 s")
+		return append(why, "no controller has looked within 10 s, or since the last switch")
 	}
 	for _, o := range cfg.Cluster.Others(s.Assignment.Site) {
 		r := s.Readiness.Sites[o.Name]

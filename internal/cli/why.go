@@ -61,6 +61,8 @@ func (s *session) explain(st dcs.State, w Why) error {
 	switch age := time.Since(w.At); {
 	case st.Readiness.Mod == 0:
 		p("No controller has decided anything yet: is a daemon running in mode advise or automatic?")
+	case w.At.IsZero():
+		p("No controller has looked since the last switch: ask again in a moment.")
 	case age > 10*time.Second:
 		p("The newest decision is %s old: no controller is at work. Look at the daemons' logs.", age.Round(time.Second))
 	}

@@ -66,8 +66,8 @@ type Config struct {
 
 // Warning is something that is allowed and unwise.
 type Warning struct {
-	Place string // "baton.yaml:12:5"
-	Text  string
+	Place string `json:"place"` // "baton.yaml:12:5"
+	Text  string `json:"text"`
 }
 
 // Account is a user and its password.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -85,7 +86,7 @@ func (r *run) audit(ctx context.Context, holder string) {
 		rows[shard] = list
 	}
 	completed := 0
-	for _, s := range r.switches {
+	for _, s := range slices.Concat(r.early, r.switches) {
 		if s.Outcome == plan.Completed {
 			completed++
 		}

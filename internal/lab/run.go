@@ -61,6 +61,7 @@ type run struct {
 	struck   time.Time // the first fault or switchover
 	latest   time.Time // the newest one
 	baseline struct{ from, to time.Time }
+	early    []plan.Summary // before any fault: a machine that is too busy for the profile
 	switches []plan.Summary
 }
 
@@ -104,9 +105,10 @@ func (r *run) prepare(ctx context.Context) error {
 		return err
 	}
 	r.quiet = time.Now()
-	early, err := r.lab.switches(ctx)
-	if len(early) > 0 {
-		r.fail("there was a switch before any fault: %s", describe(early))
+	var err error
+	r.early, err = r.lab.switches(ctx)
+	if len(r.early) > 0 {
+		r.fail("there was a switch before any fault, as on a machine that is too busy for profile %s: %s", r.lab.opt.Profile, describe(r.early))
 	}
 	return errors.Join(err, r.lab.remember(ctx))
 }
