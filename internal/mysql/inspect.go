@@ -71,11 +71,11 @@ func (c *Conn) Inspect(ctx context.Context) (Inspection, error) {
 		{"events", c.eventSQL(), in.readEvents},
 	} {
 		sets, err := c.exchange(ctx, part.sql)
+		if err != nil && serverNumber(err) == 0 { // what was not read must not look as if it were empty
+			return in, fmt.Errorf("inspect %s of %s: %w", part.what, c.server.Addr, err)
+		}
 		if err == nil {
 			err = part.read(sets)
-		}
-		if err != nil && serverNumber(err) == 0 && ctx.Err() != nil {
-			return in, fmt.Errorf("inspect %s of %s: %w", part.what, c.server.Addr, err)
 		}
 		if err != nil {
 			in.Gaps = append(in.Gaps, fmt.Errorf("read %s: %w", part.what, err))

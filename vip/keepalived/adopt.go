@@ -135,8 +135,8 @@ func (b *Binder) State(ctx context.Context) (State, error) {
 	return s, err
 }
 
-// versionPatience bounds the question for the version, which takes some 5 ms.
-const versionPatience = time.Second
+// versionPatience bounds the question for the version, which takes some 5 ms, and on a starved machine more than a second.
+const versionPatience = 4 * time.Second
 
 var versionLine = regexp.MustCompile(`(?m)^Keepalived v([0-9][0-9A-Za-z.\-]*)`)
 
