@@ -32,6 +32,7 @@ type lab struct {
 	anew    map[string]int
 	sit     Situation
 	stall   time.Duration // the next Situation takes this long
+	took    time.Duration // of a look; 0: a millisecond
 	reports []health.Report
 	refuse  error
 	log     bytes.Buffer
@@ -63,7 +64,7 @@ func (l *lab) probe(factor health.Factor, targets ...health.Target) *probe.Probe
 	name := targets[0].String() + " " + string(factor)
 	return &probe.Probe{Targets: targets, Factor: factor, Every: 1, Look: func(ctx context.Context, m probe.Mode, st *probe.Stage) []health.Sample {
 		l.mu.Lock()
-		cause := l.show[name]
+		cause, took := l.show[name], max(l.took, time.Millisecond)
 		l.looks[name]++
 		l.flying[name]++
 		l.most = max(l.most, l.flying[name])
@@ -81,7 +82,7 @@ func (l *lab) probe(factor health.Factor, targets ...health.Target) *probe.Probe
 			<-ctx.Done()
 			cause = health.Timeout
 		} else {
-			timer := time.NewTimer(time.Millisecond)
+			timer := time.NewTimer(took)
 			<-timer.C
 		}
 		l.mu.Lock()
@@ -349,6 +350,22 @@ func TestOwnStallIsVoid(t *testing.T) {
 		l.want("a", health.Up, "")
 		if b := l.d.View().Blind; b != "" || !strings.Contains(l.log.String(), "own beat was late") {
 			l.t.Errorf("still blind: %q", b)
+		}
+	})
+}
+
+// A recheck looks everywhere at once, and some targets' beats fall into the round trip: a look that has just left is no failure.
+func TestYoungLookIsNotPending(t *testing.T) {
+	run(t, func(l *lab) {
+		l.pass(time.Second)
+		l.set(func() { l.took, l.sit.Nonce = 40*time.Millisecond, "s1/1" })
+		l.pass(300 * time.Millisecond)
+		for _, v := range l.d.View().Sites {
+			for _, ts := range v.Targets {
+				if ts.Fill > 0 {
+					l.t.Errorf("%s %s has %d failures, and every look was answered within 40 ms", ts.Target, ts.Factor, ts.Fill)
+				}
+			}
 		}
 	})
 }

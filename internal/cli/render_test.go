@@ -305,11 +305,17 @@ func TestFollowWithdraws(t *testing.T) {
 	}
 	st = leave("c1")
 	leave("c2")
+	var err error
 	if end, _ := f.show(t.Context(), st); !end {
 		t.Error("waits for ever")
 	}
-	if st, err := s.store.Read(t.Context()); err != nil || st.Command.Value.ID != "c2" {
-		t.Errorf("another operator's command was taken back: %+v %v", st.Command.Value, err)
+	for range 2 { // by a view of before, and by one that shows it
+		if st, err = s.store.Read(t.Context()); err != nil || st.Command.Value.ID != "c2" {
+			t.Fatalf("another operator's command was taken back: %+v %v", st.Command.Value, err)
+		}
+		if end, err := f.show(t.Context(), st); !end || code(err) != ExitFailed {
+			t.Errorf("%v %v", end, err)
+		}
 	}
 }
 
