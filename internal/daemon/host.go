@@ -78,8 +78,14 @@ func (k *kernelGate) Verify(ctx context.Context) error {
 		return k.cover(ctx)
 	}
 	err = k.f.Verify(ctx)
-	if err == nil || k.f.Word().Open(gate.Now()) || errors.Is(err, gate.ErrNotOurs) {
+	if err == nil || errors.Is(err, gate.ErrNotOurs) {
 		return err
+	}
+	if k.f.Word().Open(gate.Now()) {
+		// An interface of somebody's container that has gone since it was listed has stolen nothing.
+		if now, lerr := k.interfaces(); lerr != nil || slices.Equal(now, k.covered) {
+			return err
+		}
 	}
 	return k.cover(ctx)
 }

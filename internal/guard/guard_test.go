@@ -326,6 +326,28 @@ func TestGateThatIsNotOursEndsServing(t *testing.T) {
 	})
 }
 
+// A standby whose gate was taken away since it was installed does not bind: the address would answer before there is a lease.
+func TestNoBindBehindALostGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := w.start("one")
+		defer d.cancel()
+		w.pass(time.Second)
+		w.k.mu.Lock()
+		d.gate.wrong = errors.New("the filter is gone")
+		w.k.mu.Unlock()
+		w.assign(serving(1))
+		w.pass(2 * time.Second)
+		if slices.Contains(w.k.happened(), "bind") {
+			t.Errorf("binds behind a gate that is not there: %q", w.k.happened())
+		}
+		w.k.mu.Lock()
+		d.gate.wrong = nil
+		w.k.mu.Unlock()
+		w.wait("serves when it is mended", w.k.answers)
+	})
+}
+
 func TestLostBinderIsBoundAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -50,6 +50,15 @@ func (g *Guard) begin(ctx context.Context) error {
 			return err
 		}
 	}
+	if !own { // nobody has looked at the gate since it was installed, and the address is bound before the first renewal is answered
+		soon, cancel := g.soon(ctx)
+		err := g.Gate.Verify(soon)
+		cancel()
+		if err != nil {
+			g.retry = time.After(g.Terms.RenewEvery())
+			return fmt.Errorf("verify gate before the address is bound: %w", err)
+		}
+	}
 	t := &tenure{since: time.Now(), own: own, before: h.Value, facts: Facts{}}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	g.tenure = t
