@@ -332,17 +332,25 @@ func TestNoBindBehindALostGate(t *testing.T) {
 		w := newWorld(t)
 		d := w.start("one")
 		defer d.cancel()
-		w.pass(time.Second)
+		w.assign(cluster.Assignment{Epoch: 1, Site: "b", Phase: cluster.Serving})
+		w.wait("the gate of a standby", func() bool { return w.k.has("install false") })
 		w.k.mu.Lock()
 		d.gate.wrong = errors.New("the filter is gone")
 		w.k.mu.Unlock()
-		w.assign(serving(1))
+		dead := true // etcd takes no renewal: nothing but the gate keeps the address silent
+		w.mem.Client("one").OnTxn(func(_ []dcs.Cmp, then, _ []dcs.Op) dcs.Fault {
+			if dead && len(then) > 0 {
+				return dcs.BeforeSend
+			}
+			return dcs.None
+		})
+		w.assign(serving(2))
 		w.pass(2 * time.Second)
 		if slices.Contains(w.k.happened(), "bind") {
 			t.Errorf("binds behind a gate that is not there: %q", w.k.happened())
 		}
 		w.k.mu.Lock()
-		d.gate.wrong = nil
+		d.gate.wrong, dead = nil, false
 		w.k.mu.Unlock()
 		w.wait("serves when it is mended", w.k.answers)
 	})
