@@ -54,7 +54,7 @@ type Database interface {
 	// Demote makes it read-only again and lets its replica run: the undo of Cut and Promote.
 	Demote(ctx context.Context, check Check) error
 	// Restore makes a fenced or restarted source writable again; it refuses (ErrRefused) when its epoch is newer, when a replica has what it
-	// lacks, or when it replicates.
+	// lacks, or when it replicates and cannot be made to stand alone.
 	Restore(ctx context.Context, check Check, e Epoch) error
 	// Rejoin makes the server a read-only replica of source; errant transactions are refused and named.
 	Rejoin(ctx context.Context, check Check, source cluster.Instance) (facts map[string]string, err error)
