@@ -36,18 +36,20 @@ func (c clsactChain) attach(h *hook) error {
 		LinkIndex: h.index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}}
 	if err := c.nl.QdiscAdd(qdisc); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("add clsact qdisc to %s: %w", h.name, clsactRefusal(err))
+		return fmt.Errorf("add clsact qdisc to %s: %w", h.name, clsactRefusal(vanished(err)))
 	}
 	h.handle = filterHandle(h.id)
 	filter := c.filter(h.place, h.handle)
 	filter.Fd, filter.Name, filter.DirectAction = h.prog.FD(), filterName(c.vip, h.dir), true
 	if err := c.nl.FilterAdd(filter); err != nil {
-		return fmt.Errorf("add filter to %v: %w%s", h.place, clsactRefusal(err), c.occupant(h.place))
+		return fmt.Errorf("add filter to %v: %w%s", h.place, clsactRefusal(vanished(err)), c.occupant(h.place))
 	}
 	return nil
 }
 
-func (c clsactChain) inspect(h *hook) error {
+func (c clsactChain) survey() ([]string, error) { return nil, nil }
+
+func (c clsactChain) inspect(h *hook, _ []string) error {
 	tcx, err := tcxPrograms(h.place)
 	if err != nil {
 		return err
@@ -120,7 +122,7 @@ func (c clsactChain) filter(p place, handle uint32) *netlink.BpfFilter {
 func (c clsactChain) filters(p place) ([]netlink.Filter, error) {
 	all, err := c.nl.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: p.index}}, filterParent(p.dir))
 	if err != nil {
-		return nil, fmt.Errorf("list filters of %v: %w", p, err)
+		return nil, fmt.Errorf("list filters of %v: %w", p, vanished(err))
 	}
 	var first []netlink.Filter
 	for _, f := range all {

@@ -59,7 +59,9 @@ func (h *hook) close() error {
 // chain is one way to stand in the path of frames. What attach puts there is in force, and first, when it returns.
 type chain interface {
 	attach(h *hook) error
-	inspect(h *hook) error // nil, or every finding about the hook: ErrDetached, ErrNotOurs, ErrShadowed, ErrUnpinned, ErrLeftover
+	// survey lists the pins that there are, once for a look at all hooks: a host of containers has hundreds of interfaces.
+	survey() ([]string, error)
+	inspect(h *hook, pins []string) error // nil, or every finding about the hook: ErrDetached, ErrNotOurs, ErrShadowed, ErrUnpinned, ErrLeftover
 	detach(h *hook) error
 	// sweep takes away every gate of this VIP at the place but keep, whoever put it there; keep nil means all.
 	sweep(p place, keep *hook) error
@@ -79,6 +81,14 @@ func findInterface(nl *netlink.Handle, name string) (int, error) {
 	return l.Attrs().Index, nil
 }
 
+// vanished names the kernel's word for an index that no interface has any more.
+func vanished(err error) error {
+	if errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("%w: %w", ErrNoInterface, err)
+	}
+	return err
+}
+
 // tcxPrograms lists the tcx programs at a place, the first one first; none where the kernel has no tcx.
 func tcxPrograms(p place) ([]link.AttachedProgram, error) {
 	res, err := link.QueryPrograms(link.QueryOptions{Target: p.index, Attach: tcxType(p.dir)})
@@ -86,7 +96,7 @@ func tcxPrograms(p place) ([]link.AttachedProgram, error) {
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("list tcx programs of %v: %w", p, err)
+		return nil, fmt.Errorf("list tcx programs of %v: %w", p, vanished(err))
 	}
 	return res.Programs, nil
 }

@@ -46,7 +46,7 @@ func (g *Gate) install(ctx context.Context, preload Word) error {
 	for _, h := range g.hooks {
 		left = append(left, g.sweep(h.place, h))
 	}
-	return errors.Join(append(left, g.inspectAll())...)
+	return errors.Join(append(left, g.sweepGone(), g.inspectAll())...)
 }
 
 // attachAll loads and tests a program for every place before it attaches the first one, and detaches all when one cannot be attached.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf/link"
@@ -23,7 +24,7 @@ func pinPrefix(p place) string { return fmt.Sprintf("%s_%d_", p.dir, p.index) }
 func (c tcxChain) attach(h *hook) error {
 	l, err := link.AttachTCX(link.TCXOptions{Interface: h.index, Program: h.prog, Attach: tcxType(h.dir), Anchor: link.Head()})
 	if err != nil {
-		return fmt.Errorf("attach to %v: %w", h.place, err)
+		return fmt.Errorf("attach to %v: %w", h.place, vanished(err))
 	}
 	info, err := l.Info()
 	if err != nil {
@@ -37,15 +38,14 @@ func (c tcxChain) attach(h *hook) error {
 	return nil
 }
 
-func (c tcxChain) inspect(h *hook) error {
+func (c tcxChain) survey() ([]string, error) { return allPins(c.older) }
+
+func (c tcxChain) inspect(h *hook, pins []string) error {
 	progs, err := tcxPrograms(h.place)
 	if err != nil {
 		return err
 	}
-	older, err := c.pins(h.place, h.pin)
-	if err != nil {
-		return err
-	}
+	older := pinsAt(pins, h.place, h.pin)
 	var found []error
 	switch at := slices.IndexFunc(progs, func(p link.AttachedProgram) bool { return p.ID == h.id }); {
 	case at < 0 && len(older) > 0:
@@ -80,19 +80,33 @@ func (c tcxChain) sweep(p place, keep *hook) error {
 	if keep != nil {
 		mine = keep.pin
 	}
-	pins, err := c.pins(p, mine)
-	for _, pin := range pins {
+	pins, err := allPins(c.older)
+	for _, pin := range pinsAt(pins, p, mine) {
 		err = errors.Join(err, detachPinned(pin))
 	}
 	return err
 }
 
-// pins lists the pins of a place but mine.
-func (c tcxChain) pins(p place, mine string) ([]string, error) {
-	all, err := allPins(c.older)
-	return slices.DeleteFunc(all, func(pin string) bool {
-		return pin == mine || !strings.HasPrefix(filepath.Base(pin), pinPrefix(p))
-	}), err
+// pinsAt are the pins of a place but mine.
+func pinsAt(all []string, p place, mine string) []string {
+	var at []string
+	for _, pin := range all {
+		if pin != mine && strings.HasPrefix(filepath.Base(pin), pinPrefix(p)) {
+			at = append(at, pin)
+		}
+	}
+	return at
+}
+
+// pinIndex reads the interface's index out of a pin's name; 0: it is none of ours.
+func pinIndex(pin string) int {
+	_, rest, _ := strings.Cut(filepath.Base(pin), "_")
+	digits, _, _ := strings.Cut(rest, "_")
+	index, err := strconv.Atoi(digits)
+	if err != nil {
+		return 0
+	}
+	return index
 }
 
 // allPins lists the pins in the directories that exist.

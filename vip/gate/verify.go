@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+
+	"github.com/vishvananda/netlink"
 )
 
 // Verify reads back from the kernel that on every interface the attached programs are this process's own and the first that frames meet.
@@ -57,14 +59,18 @@ func (g *Gate) ready(ctx context.Context) error {
 
 // inspectAll joins the findings about all hooks.
 func (g *Gate) inspectAll() error {
+	pins, err := g.chain.survey()
+	if err != nil {
+		return err
+	}
 	var found []error
 	for _, h := range g.hooks {
-		found = append(found, g.inspect(h))
+		found = append(found, g.inspect(h, pins))
 	}
 	return errors.Join(found...)
 }
 
-func (g *Gate) inspect(h *hook) error {
+func (g *Gate) inspect(h *hook, pins []string) error {
 	index, err := findInterface(g.nl, h.name)
 	switch {
 	case err != nil:
@@ -72,12 +78,16 @@ func (g *Gate) inspect(h *hook) error {
 	case index != h.index:
 		return fmt.Errorf("%v: %w: the interface was created anew, its index is %d and was %d", h.place, ErrDetached, index, h.index)
 	}
-	return g.chain.inspect(h)
+	return g.chain.inspect(h, pins)
 }
 
 func (g *Gate) cover(ctx context.Context, interfaces []string) error {
+	pins, err := g.chain.survey()
+	if err != nil {
+		return err
+	}
 	for _, h := range g.hooks {
-		if err := g.inspect(h); errors.Is(err, ErrNotOurs) {
+		if err := g.inspect(h, pins); errors.Is(err, ErrNotOurs) {
 			return err
 		}
 	}
@@ -85,7 +95,7 @@ func (g *Gate) cover(ctx context.Context, interfaces []string) error {
 	errs := []error{err}
 	hooks := make([]*hook, 0, len(places))
 	for _, p := range places {
-		h, err := g.renew(ctx, p)
+		h, err := g.renew(ctx, p, pins)
 		errs = append(errs, err)
 		if h != nil {
 			hooks = append(hooks, h)
@@ -100,15 +110,44 @@ func (g *Gate) cover(ctx context.Context, interfaces []string) error {
 		}
 	}
 	g.hooks = hooks
-	return errors.Join(append(errs, g.inspectAll())...)
+	return errors.Join(append(errs, g.sweepGone(), g.inspectAll())...)
+}
+
+// sweepGone takes away the pins of interfaces that are not there any more: the kernel ends such a link and leaves its pin, and each
+// container that starts and ends would leave two more for every look to read. The pins are listed before the interfaces: a pin that
+// was there first had its interface then.
+func (g *Gate) sweepGone() error {
+	tcx, err := g.tcx()
+	if err != nil {
+		return err
+	}
+	pins, err := allPins(tcx.older)
+	if err != nil {
+		return err
+	}
+	links, err := g.nl.LinkList()
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil // an interface may be missing from this list: the next repair sweeps
+	}
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	for _, pin := range pins {
+		index := pinIndex(pin)
+		if index == 0 || slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().Index == index }) {
+			continue
+		}
+		err = errors.Join(err, detachPinned(pin))
+	}
+	return err
 }
 
 // renew returns a hook in order for the place: the one that is there, or a copy of it at the head. With an error it returns what is in force there, if anything.
-func (g *Gate) renew(ctx context.Context, p place) (*hook, error) {
+func (g *Gate) renew(ctx context.Context, p place, pins []string) (*hook, error) {
 	var old *hook
 	if i := slices.IndexFunc(g.hooks, func(h *hook) bool { return h.place == p }); i >= 0 {
 		old = g.hooks[i]
-		why := g.chain.inspect(old)
+		why := g.chain.inspect(old, pins)
 		if why == nil {
 			return old, nil
 		}
@@ -182,9 +221,12 @@ func (g *Gate) uninstall() error {
 func (g *Gate) Release() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var err error
+	if g.chain == nil {
+		return nil
+	}
+	pins, err := g.chain.survey()
 	for _, h := range g.hooks {
-		if found := g.chain.inspect(h); errors.Is(found, ErrUnpinned) {
+		if found := g.chain.inspect(h, pins); errors.Is(found, ErrUnpinned) {
 			err = errors.Join(err, found)
 		}
 	}

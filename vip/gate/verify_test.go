@@ -171,7 +171,9 @@ func TestInterfaceThatCameUpLaterIsCovered(t *testing.T) {
 			first.must(g.Verify(t.Context()))
 			for _, l := range []*lab{first, second} {
 				for _, d := range []direction{in, out} {
-					if err := g.inspect(findHook(t, g, l.dev, d)); err != nil {
+					pins, err := g.chain.survey()
+					first.must(err)
+					if err := g.inspect(findHook(t, g, l.dev, d), pins); err != nil {
 						t.Error(err)
 					}
 				}
@@ -184,6 +186,9 @@ func TestInterfaceThatCameUpLaterIsCovered(t *testing.T) {
 			first.wantErr(g.Verify(t.Context()), ErrNoInterface) // it is still asked for
 			first.must(g.Cover(t.Context(), []string{first.dev}))
 			first.must(g.Verify(t.Context()))
+			if pins, err := g.chain.survey(); err != nil || m == TCX && len(pins) != 2 {
+				t.Errorf("the interface that is gone has left its pins: %v, %v", pins, err)
+			}
 		})
 	}
 }
