@@ -101,13 +101,12 @@ type State struct {
 	PID     int   // of the parent; 0: none
 	VRRPPID int
 	Started time.Time
-	Version string // "2.2.7"
 	Config  string // path
 	Log     string // path of what it says
 	Address vip.AddressState
 }
 
-// State looks at the processes and the address. The version is asked of the program once.
+// State looks at the processes and the address.
 func (b *Binder) State(ctx context.Context) (State, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -115,12 +114,7 @@ func (b *Binder) State(ctx context.Context) (State, error) {
 	if err != nil {
 		return State{}, fmt.Errorf("look at the keepalived of %s: %w", b.cfg.VIP, err)
 	}
-	if b.version == "" {
-		if b.version, err = Version(ctx, b.program); err != nil {
-			b.log.Warn("keepalived does not say its version", slog.Any("err", err))
-		}
-	}
-	s := State{Cause: ErrNotRunning, Version: b.version, Log: b.logFile()}
+	s := State{Cause: ErrNotRunning, Log: b.logFile()}
 	if inst != nil {
 		s.Cause, s.Config = inst.cause(), inst.conf
 		if inst.parent.alive() {

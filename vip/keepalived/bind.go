@@ -75,6 +75,11 @@ func (b *Binder) start(ctx context.Context, lifetime time.Duration) error {
 		}
 		state.Present = false
 	}
+	if state.Present { // it goes on serving meanwhile, and a start may take longer than the rest of its lifetime
+		if err := b.addr.Extend(ctx, lifetime); err != nil && !errors.Is(err, vip.ErrAbsent) {
+			return err
+		}
+	}
 	f, err := b.prepare()
 	if err != nil {
 		return err

@@ -144,7 +144,7 @@ func TestInstanceIsItsOwnAndOutlivesTheDaemon(t *testing.T) {
 		if strings.Contains(string(env), "NOTIFY_SOCKET") {
 			t.Errorf("it got the daemon's environment: %q", env)
 		}
-		if s := running(t, b); s.PID != a.PID || s.VRRPPID != a.VRRPPID || s.Config != a.Config || s.Version == "" {
+		if s := running(t, b); s.PID != a.PID || s.VRRPPID != a.VRRPPID || s.Config != a.Config {
 			t.Errorf("state %+v, adopted %+v", s, a)
 		}
 		check(t, b.Bind(patience(), time.Hour))

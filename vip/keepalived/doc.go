@@ -57,7 +57,6 @@ type Binder struct {
 	inst     *instance   // nil: none is meant to run
 	dying    []*instance // told to end; the VIP is gone from them
 	children []int       // started by this process and not yet reaped
-	version  string
 	last     vip.BindTimes
 }
 

@@ -150,21 +150,29 @@ type member struct {
 	p   process
 }
 
-// belongs reads the command line: our program is told "-f" and the path of one of our configurations. A process of another network
-// namespace is another host's, whatever its paths: containers and laboratories share the process list.
+// belongs reads the command line: our program is told "--vrrp" and "-f" and the path of one of our configurations, and runs as we do:
+// what is not meant is an operator's `tail -f` of that path, or the process of somebody who would have his own killed in our stead, or
+// taken for the binder. A process of another network namespace is another host's, whatever its paths: containers and laboratories
+// share the process list.
 func (b *Binder) belongs(pid int) (gen int, ok bool) {
 	line, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	if err != nil || !bytes.Contains(line, []byte(b.cfg.StateDir)) {
 		return 0, false
 	}
-	if !sameNetwork(pid) {
+	if !sameUser(pid) || !sameNetwork(pid) {
 		return 0, false
 	}
 	args := strings.Split(string(line), "\x00")
-	if i := slices.Index(args, "-f"); i >= 0 && i+1 < len(args) {
+	if i := slices.Index(args, "-f"); i >= 0 && i+1 < len(args) && slices.Contains(args[:i], "--vrrp") {
 		return b.genOf(args[i+1])
 	}
 	return 0, false
+}
+
+// sameUser says whether the process runs as this one does: root.
+func sameUser(pid int) bool {
+	var st unix.Stat_t
+	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && int(st.Uid) == os.Geteuid()
 }
 
 // sameNetwork says whether the process lives in this one's network namespace.

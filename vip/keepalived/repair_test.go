@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -236,6 +237,44 @@ func TestForeignKeepalivedIsNotTouched(t *testing.T) {
 	}
 }
 
+// An operator reads our configuration, or somebody else names it: neither is a binder, to be adopted or killed.
+func TestReaderOfTheConfigurationIsNotTouched(t *testing.T) {
+	l := newLab(t)
+	b := l.binder(t, nil)
+	l.host.Do(func() {
+		check(t, b.Bind(patience(), time.Minute))
+		a, err := b.Adopt(patience())
+		check(t, err)
+		reader := exec.CommandContext(patience(), "tail", "-f", a.Config)
+		stranger := exec.CommandContext(patience(), "sh", "-c", "read nothing", "--vrrp", "-f", a.Config)
+		held, err := stranger.StdinPipe() // it reads until it is killed
+		check(t, err)
+		defer func() { _ = held.Close() }()
+		stranger.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		for _, cmd := range []*exec.Cmd{reader, stranger} {
+			check(t, cmd.Start())
+			defer func() {
+				check(t, cmd.Process.Kill())
+				_ = cmd.Wait()
+			}()
+			if gen, ours := b.belongs(cmd.Process.Pid); ours {
+				t.Errorf("%v is taken for our keepalived of generation %d", cmd.Args, gen)
+			}
+		}
+		found, err := b.running()
+		check(t, err)
+		if len(found) != 1 {
+			t.Errorf("found %d instances, want the one", len(found))
+		}
+		check(t, b.Unbind(patience()))
+		for _, cmd := range []*exec.Cmd{reader, stranger} {
+			if s, ok := readStat(cmd.Process.Pid); !ok || s.state == 'Z' {
+				t.Errorf("%v was killed", cmd.Args)
+			}
+		}
+	})
+}
+
 // Two hosts whose processes are seen in one list (containers, a laboratory) and whose paths are the same: each has its own instance.
 func TestInstanceOfAnotherHostIsNotTouched(t *testing.T) {
 	l := newLab(t)
@@ -301,7 +340,7 @@ func TestBindThatFailsLeavesNothing(t *testing.T) {
 			if s := l.state(t); s.Present {
 				t.Errorf("%s: %+v", c.name, s)
 			}
-			if s, err := b.State(patience()); err != nil || !errors.Is(s.Cause, ErrNotRunning) || s.Version != "" {
+			if s, err := b.State(patience()); err != nil || !errors.Is(s.Cause, ErrNotRunning) {
 				t.Errorf("%s: state %+v, %v", c.name, s, err)
 			}
 		})
@@ -312,11 +351,14 @@ func TestFailedRepairLeavesTheServingAddress(t *testing.T) {
 	l := newLab(t)
 	b := l.binder(t, func(cfg *Config) { cfg.Program = script(t, "exit 1") })
 	l.host.Do(func() {
-		check(t, l.addr.Add(patience(), time.Minute))
+		check(t, l.addr.Add(patience(), 10*time.Second))
 		if err := b.Bind(patience(), time.Minute); !errors.Is(err, ErrExited) {
 			t.Errorf("Bind = %v", err)
 		}
 		l.bound(t)
+		if s := l.state(t); s.Left < 30*time.Second {
+			t.Errorf("the address that serves was left to its end while a new instance was tried: %s left", s.Left)
+		}
 		check(t, b.Unbind(patience()))
 		if s := l.state(t); s.Present {
 			t.Errorf("Unbind without an instance left %+v", s)
