@@ -54,18 +54,23 @@ func (b keepalivedBinder) Unbind(ctx context.Context) (guard.Facts, error) {
 // and nobody would take it off by SIGTERM. An address that went with a dying keepalived is put back at once, in 0.2 ms: clients must
 // not wait for the 30 ms that a new keepalived takes.
 func (b keepalivedBinder) Extend(ctx context.Context, lifetime time.Duration) error {
-	err := b.addr.Extend(ctx, lifetime)
-	if errors.Is(err, vip.ErrAbsent) {
-		err = errors.Join(err, b.addr.Add(ctx, lifetime))
+	absent := b.addr.Extend(ctx, lifetime)
+	if absent != nil && !errors.Is(absent, vip.ErrAbsent) {
+		return absent
 	}
-	if err != nil {
-		return err
+	if absent != nil {
+		if err := b.addr.Add(ctx, lifetime); err != nil {
+			return errors.Join(absent, err)
+		}
 	}
 	s, err := b.k.State(ctx)
 	if err != nil {
 		return err
 	}
-	return s.Cause
+	if cause := errors.Join(absent, s.Cause); cause != nil {
+		return fmt.Errorf("%w: %w", guard.ErrBinderLost, cause)
+	}
+	return nil
 }
 
 func (b keepalivedBinder) Held(ctx context.Context) (bool, error) {

@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -165,14 +166,17 @@ func (n *node) guard(ctx context.Context, g *errgroup.Group, site cluster.Site) 
 		return err
 	}
 	moved := make(chan struct{}, 1)
-	g.Go(func() error { return watchAddress(ctx, addr, moved) })
+	g.Go(func() error {
+		watchAddress(ctx, addr, moved, w.announcer.Kick, n.log)
+		return nil
+	})
 	mem, err := openMemory(n.cfg.StateDir)
 	if err != nil {
 		return err
 	}
 	gd := guard.New(guard.Config{
 		Site: site.Name, Node: n.cfg.Node, Incarnation: rand.Text(), Level: cluster.GateEBPF, Terms: n.terms, Keys: n.store.Keys,
-		Store: n.store, Gate: &kernelGate{f: kg, interfaces: gated, covered: ifaces}, Binder: binder, Wire: w, Data: selfFence{n.data, n.cfg.Cluster, site}, Memory: mem,
+		Store: n.store, Gate: newKernelGate(kg, gated, ifaces), Binder: binder, Wire: w, Data: selfFence{n.data, n.cfg.Cluster, site}, Memory: mem,
 		Now: func() lease.Boot { return lease.Boot(gate.Now()) }, Moved: moved, Log: n.log,
 	})
 	n.pump.to = append(n.pump.to, gd.Observe)
@@ -252,15 +256,39 @@ func settled(st dcs.State, site cluster.SiteName) bool {
 
 // watchAddress tells the guard when the address comes or goes without it: a dying keepalived takes it along, one that starts its child
 // anew binds it for ever, an operator or a network manager takes it off. The guard notices within a renewal; this saves that time.
-func watchAddress(ctx context.Context, addr *vip.Address, moved chan<- struct{}) error {
-	err := addr.Watch(ctx, func(vip.AddressEvent) {
-		select {
-		case moved <- struct{}{}:
-		default: // it has not looked at the last one yet
+// And it has the VIP announced again at once when the link came up or has another MAC: neighbours and switches have lost it then.
+// A watch that breaks is begun anew: the guard does without meanwhile.
+func watchAddress(ctx context.Context, addr watched, moved chan<- struct{}, announce func(), log *slog.Logger) {
+	var last vip.AddressEvent
+	tick := time.NewTicker(watchAgain)
+	defer tick.Stop()
+	for {
+		err := addr.Watch(ctx, func(e vip.AddressEvent) {
+			if e.LinkUp && !last.At.IsZero() && (!last.LinkUp || !bytes.Equal(e.MAC, last.MAC)) {
+				announce()
+			}
+			last = e
+			select {
+			case moved <- struct{}{}:
+			default: // it has not looked at the last one yet
+			}
+		})
+		if ctx.Err() != nil {
+			return
 		}
-	})
-	if ctx.Err() != nil {
-		return nil
+		log.Warn("watch the VIP's address: begun anew", slog.Any("err", err))
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
-	return fmt.Errorf("watch the VIP's address: %w", err)
+}
+
+// watchAgain is the pause before a broken watch is begun anew.
+const watchAgain = time.Second
+
+// watched is *vip.Address, or a test's.
+type watched interface {
+	Watch(ctx context.Context, fn func(vip.AddressEvent)) error
 }

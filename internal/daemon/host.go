@@ -28,11 +28,27 @@ type filter interface {
 }
 
 // kernelGate is the eBPF gate as the guard sees it. It follows the host's interfaces: one that comes up later would serve the VIP
-// ungated, and one that goes away must not end the service. The guard's goroutine alone verifies.
+// ungated, and one that goes away must not end the service.
 type kernelGate struct {
 	f          filter
 	interfaces func() ([]string, error) // that the gate must stand on now
-	covered    []string
+
+	turn    chan struct{} // of one: who looks or repairs; Word, Swap and the closing never wait for it
+	covered []string      // of whose turn it is
+}
+
+func newKernelGate(f filter, interfaces func() ([]string, error), covered []string) *kernelGate {
+	return &kernelGate{f: f, interfaces: interfaces, turn: make(chan struct{}, 1), covered: covered}
+}
+
+// take waits for the turn: a look that hangs in the kernel must not hang the fence behind it.
+func (k *kernelGate) take(ctx context.Context) error {
+	select {
+	case k.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for a look at the gate that hangs: %w", context.Cause(ctx))
+	}
 }
 
 // Install implements guard.Gate. A try that attached the gate and found something in its way is repaired, shut.
@@ -45,7 +61,7 @@ func (k *kernelGate) Install(ctx context.Context, preload lease.Boot) error {
 	if err != nil {
 		return err
 	}
-	if err := k.cover(ctx); err != nil || preload == 0 {
+	if err := k.Verify(ctx); err != nil || preload == 0 {
 		return err
 	}
 	return k.Swap(uint64(shut), preload)
@@ -60,16 +76,21 @@ func (k *kernelGate) Swap(old uint64, deadline lease.Boot) error {
 	return nil
 }
 
+// Shut implements guard.Gate. A gate that was not in force is repaired, shut: then, and not before, the host is silent.
 func (k *kernelGate) Shut(ctx context.Context) error {
 	if _, err := k.f.Close(); err != nil {
 		return err
 	}
-	return k.f.Verify(ctx)
+	return k.Verify(ctx)
 }
 
 // Verify implements guard.Gate. What it finds is repaired only while the gate is shut: then the guard has taken the address away already,
 // and without a repair the site would stay silent for ever.
 func (k *kernelGate) Verify(ctx context.Context) error {
+	if err := k.take(ctx); err != nil {
+		return err
+	}
+	defer func() { <-k.turn }()
 	names, err := k.interfaces()
 	if err != nil {
 		return err

@@ -73,7 +73,7 @@ func (f *fakeFilter) Cover(ctx context.Context, names []string) error {
 
 func newGate(names ...string) (*kernelGate, *fakeFilter) {
 	f := &fakeFilter{on: names, there: names}
-	return &kernelGate{f: f, interfaces: func() ([]string, error) { return f.there, nil }, covered: names}, f
+	return newKernelGate(f, func() ([]string, error) { return f.there, nil }, names), f
 }
 
 // open is a deadline far ahead.
@@ -103,15 +103,30 @@ func TestGateIsRepairedWhenItIsShut(t *testing.T) {
 	if err := k.Verify(t.Context()); !errors.Is(err, gate.ErrShadowed) {
 		t.Fatalf("an open gate behind another program is called well: %v", err)
 	}
-	if err := k.Shut(t.Context()); !errors.Is(err, gate.ErrShadowed) {
-		t.Errorf("a gate behind another program is called shut: %v", err)
+	if err := k.Shut(t.Context()); err != nil || f.shadowed {
+		t.Errorf("a gate behind another program is not repaired by the shutting, or called shut without: %v", err)
 	}
 	if err := k.Verify(t.Context()); err != nil {
 		t.Errorf("not repaired: %v", err)
 	}
 	f.foreign = true
+	if err := k.Shut(t.Context()); !errors.Is(err, gate.ErrNotOurs) {
+		t.Errorf("another process's gate is called shut: %v", err)
+	}
 	if err := k.Verify(t.Context()); !errors.Is(err, gate.ErrNotOurs) {
 		t.Errorf("another process's gate is taken for ours: %v", err)
+	}
+}
+
+// The fence is answered although somebody's container went away in this moment.
+func TestGateIsShutWhereAnInterfaceHasGone(t *testing.T) {
+	k, f := newGate("eth0", "veth1")
+	if err := k.Install(t.Context(), open()); err != nil {
+		t.Fatal(err)
+	}
+	f.there = []string{"eth0"}
+	if err := k.Shut(t.Context()); err != nil || f.word.Open(gate.Now()) {
+		t.Errorf("not shut: %v", err)
 	}
 }
 

@@ -42,6 +42,17 @@ func (k *kernel) happened() []string {
 
 func (k *kernel) has(what string) bool { return slices.Contains(k.happened(), what) }
 
+// count says how often it happened so far.
+func (k *kernel) count(what string) int {
+	n := 0
+	for _, l := range k.happened() {
+		if l == what {
+			n++
+		}
+	}
+	return n
+}
+
 // answers says whether the host would answer for the VIP now.
 func (k *kernel) answers() bool {
 	k.mu.Lock()
@@ -58,8 +69,10 @@ type fakeGate struct {
 	k      *kernel
 	word   uint64
 	closes uint64
-	wrong  error // what Verify finds
-	refuse error // what Install says
+	wrong  error         // what Verify finds
+	refuse error         // what Install says
+	hang   chan struct{} // Verify waits for its close, whatever its context says: a lock in the kernel; nil: it does not
+	slow   bool          // Verify gives up when its context ends
 }
 
 func (g *fakeGate) Install(_ context.Context, preload lease.Boot) error {
@@ -98,7 +111,17 @@ func (g *fakeGate) Shut(ctx context.Context) error {
 	return g.Verify(ctx)
 }
 
-func (g *fakeGate) Verify(context.Context) error {
+func (g *fakeGate) Verify(ctx context.Context) error {
+	g.k.mu.Lock()
+	hang, slow := g.hang, g.slow
+	g.k.mu.Unlock()
+	if slow {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	if hang != nil {
+		<-hang
+	}
 	g.k.mu.Lock()
 	defer g.k.mu.Unlock()
 	if g.k.attached != g {
@@ -108,14 +131,19 @@ func (g *fakeGate) Verify(context.Context) error {
 }
 
 type fakeBinder struct {
-	k    *kernel
-	lost error // what Extend finds
+	k      *kernel
+	lost   error         // what Extend finds
+	refuse error         // what Bind says
+	hang   chan struct{} // Extend waits for its close and then puts the address there; nil: it does not
 }
 
 func (b *fakeBinder) Bind(context.Context, time.Duration) (Facts, error) {
 	b.k.say("bind")
 	b.k.mu.Lock()
 	defer b.k.mu.Unlock()
+	if b.refuse != nil {
+		return nil, b.refuse
+	}
 	b.k.bound, b.lost = true, nil
 	return Facts{"mac": "02:00:00:00:00:01"}, nil
 }
@@ -130,7 +158,16 @@ func (b *fakeBinder) Unbind(context.Context) (Facts, error) {
 
 func (b *fakeBinder) Extend(context.Context, time.Duration) error {
 	b.k.mu.Lock()
+	hang := b.hang
+	b.k.mu.Unlock()
+	if hang != nil {
+		b.k.say("extend hangs")
+		<-hang
+		b.k.say("extended late")
+	}
+	b.k.mu.Lock()
 	defer b.k.mu.Unlock()
+	b.k.bound = b.k.bound || hang != nil
 	return b.lost
 }
 
@@ -145,6 +182,7 @@ type fakeWire struct {
 	since time.Time
 	other net.HardwareAddr // answers for the VIP
 	down  error            // what Announce finds
+	hang  chan struct{}    // Announce ends with its close and not with its context; nil: with its context
 }
 
 func (w *fakeWire) Announce(ctx context.Context, owned func() error, first func(net.HardwareAddr)) error {
@@ -160,6 +198,9 @@ func (w *fakeWire) Announce(ctx context.Context, owned func() error, first func(
 	w.k.say("announce")
 	first(net.HardwareAddr{2, 0, 0, 0, 0, 1})
 	<-ctx.Done()
+	if w.hang != nil {
+		<-w.hang
+	}
 	return context.Cause(ctx)
 }
 

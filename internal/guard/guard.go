@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,7 +47,12 @@ type Guard struct {
 	holder    holding
 	renewed   chan renewal
 	opened    chan opening
+	kept      chan keeping
 	retry     <-chan time.Time // the next try to serve after one that failed
+	yielded   int64            // revision of the assignment that was yielded to last, also when it could not be written down
+	refused   refusal          // of the memory, the newest
+	unbinding *changing        // the newest taking off of the address, ended or not
+	reports   reports
 	installed bool
 	prober    context.CancelFunc
 	clients   atomic.Pointer[[]string] // as published last
@@ -68,11 +74,22 @@ type tenure struct {
 	grant   grant          // of the newest renewal that succeeded
 	binding bool           // bind runs
 	bound   bool           // the address is on the host
+	rebind  time.Time      // no new try to start a lost binder before, while the address serves without it
+	keeping bool           // a look at what it stands on is under way
+	again   bool           // and another is asked for
+	seen    time.Time      // when such a look had an answer last
+	work    sync.WaitGroup // what may touch the address: looks and binds
 	open    bool           // the gate was opened by this tenure
 	fresh   bool           // and no renewal has been settled since
 	from    uint64         // the word that it was opened from
 	facts   Facts          // for the journal
 	done    chan struct{}  // closed when the announcer has ended; nil before it began
+}
+
+// refusal is an assignment that could not be written down, and when to try again: a full disk must not be asked at each event.
+type refusal struct {
+	mod   int64
+	until time.Time
 }
 
 // grant is what a renewal allows.
@@ -93,7 +110,8 @@ type holding struct {
 func New(c Config) *Guard {
 	return &Guard{
 		Config: c, states: make(chan dcs.State, 1),
-		renewed: make(chan renewal, 1), opened: make(chan opening, 1), changing: noChange(),
+		renewed: make(chan renewal, 1), opened: make(chan opening, 1), kept: make(chan keeping, 1),
+		changing: noChange(), unbinding: noChange(), reports: reports{newest: noChange()},
 	}
 }
 
@@ -130,8 +148,10 @@ func (g *Guard) Run(ctx context.Context) error {
 			err = g.beat(ctx)
 		case <-g.Moved:
 			if t := g.tenure; t != nil && t.open && t.bound {
-				err = g.keep(ctx, t)
+				g.keep(t)
 			}
+		case k := <-g.kept:
+			err = g.settleKeeping(ctx, k)
 		case r := <-g.renewed:
 			err = g.settle(ctx, r)
 		case o := <-g.opened:
@@ -152,17 +172,19 @@ func (g *Guard) Run(ctx context.Context) error {
 
 // see takes a newer assignment up. Older ones (a late watch message after an answer to a renewal) are ignored.
 func (g *Guard) see(ctx context.Context, a dcs.Versioned[cluster.Assignment]) error {
-	if a.Mod == 0 || a.Mod <= g.follow.Mod {
+	if a.Mod == 0 || a.Mod <= g.follow.Mod || a.Mod == g.refused.mod && time.Now().Before(g.refused.until) {
 		return nil
 	}
 	mine := a.Value.Serves(g.Site)
 	// Also between two tries to serve: the gate is shut then, and whoever waits for the answer would wait the whole lease out.
-	yields := !mine && (g.tenure != nil || g.held && g.follow.Value.Serves(g.Site))
+	yields := !mine && a.Mod != g.yielded && (g.tenure != nil || g.held && g.follow.Value.Serves(g.Site))
 	var err error
 	if yields {
+		g.yielded = a.Mod     // once, also when it cannot be written down below: who repeated it would take off, and answer, at each event
 		err = g.yield(ctx, a) // before anything is written down: the service waits for the answer, and a disk may be slow or full
 	}
 	if merr := g.Memory.Admit(a.Value.Epoch, a.Mod); merr != nil {
+		g.refused = refusal{a.Mod, time.Now().Add(g.Terms.D)}
 		return errors.Join(err, fmt.Errorf("follow assignment of epoch %d: %w", a.Value.Epoch, merr))
 	}
 	g.follow, g.firstSeen, g.retry = a, time.Now(), nil
@@ -191,11 +213,12 @@ func (g *Guard) yield(ctx context.Context, a dcs.Versioned[cluster.Assignment]) 
 	g.retry = nil
 	if err := g.ready(ctx); err != nil {
 		// No answer: this gate is not in force. But nothing may be renewed any more, or the fence itself would be served under.
-		if t := g.tenure; t != nil {
+		t := g.tenure
+		if t != nil {
 			g.tenure = nil
 			t.end(err)
 		}
-		g.unbind(ctx, Facts{})
+		g.unbind(ctx, t, Facts{})
 		return err
 	}
 	return g.release(ctx, a)
@@ -286,4 +309,22 @@ func (t *tenure) end(why error) {
 	if t.done != nil {
 		<-t.done
 	}
+}
+
+// shut ends the tenure, if there is one, and shuts the gate, which waits for nobody: an announcer that hangs in the kernel must not
+// keep the gate open. Its end is waited for afterwards, within ctx; what it still sends is dropped on its way out.
+func (g *Guard) shut(ctx context.Context, t *tenure, why error) error {
+	if t != nil {
+		t.cancel(why)
+	}
+	err := g.Gate.Shut(ctx)
+	if t == nil || t.done == nil {
+		return err
+	}
+	select {
+	case <-t.done:
+	case <-ctx.Done():
+		g.Log.Warn("the announcer hangs: the shut gate drops what it sends", slog.Any("err", context.Cause(ctx)))
+	}
+	return err
 }

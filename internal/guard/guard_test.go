@@ -366,15 +366,7 @@ func TestLostBinderIsBoundAgain(t *testing.T) {
 		w.k.mu.Lock()
 		d.binder.lost = errors.New("keepalived is dead")
 		w.k.mu.Unlock()
-		binds := func() int {
-			n := 0
-			for _, l := range w.k.happened() {
-				if l == "bind" {
-					n++
-				}
-			}
-			return n
-		}
+		binds := func() int { return w.k.count("bind") }
 		w.wait("bound again", func() bool { return binds() == 2 })
 		seq := w.state().Holder.Value.Seq
 		w.pass(2 * time.Second)

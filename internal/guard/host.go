@@ -43,10 +43,15 @@ type Facts map[string]string
 type Binder interface {
 	Bind(ctx context.Context, lifetime time.Duration) (Facts, error)
 	Unbind(ctx context.Context) (Facts, error)
+	// Extend gives the address its next lifetime. ErrBinderLost: that is done, but what bound it runs no more.
 	Extend(ctx context.Context, lifetime time.Duration) error
 	// Held says whether the address is on this host, and repairs nothing.
 	Held(ctx context.Context) (bool, error)
 }
+
+// ErrBinderLost means: the address is on the host and lives on, but the program that put it there does not run: it serves, and the
+// program must be started again.
+var ErrBinderLost = errors.New("guard: what bound the VIP runs no more")
 
 // Silence is what ARP probes have found since they run.
 type Silence struct {

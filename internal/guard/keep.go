@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,22 +18,68 @@ import (
 	"github.com/baton-ha/baton/switcher/plan"
 )
 
-// keep is what a renewal brings with it while the site serves: the gate stands where it should, the address lives on, and the list
-// of clients is published for the day on which this host is dead.
-func (g *Guard) keep(ctx context.Context, t *tenure) error {
-	soon, cancel := g.soon(ctx)
-	defer cancel()
-	if err := g.Gate.Verify(soon); err != nil {
-		return g.stop(ctx, t, fmt.Errorf("the gate is not what it was: %w", err))
+// keeping is a finished look at what a serving host stands on.
+type keeping struct {
+	tenure *tenure
+	gate   error // what Verify found
+	asked  bool  // the address was asked, too
+	addr   error // what Extend found
+	late   bool  // the kernel took too long: the errors say nothing
+}
+
+// unseenMost is for how many leases a host may serve whose kernel does not answer. Somebody who holds the network's configuration lock
+// keeps everybody from it, also whoever would take the gate away; and the gate goes on closing by itself at its deadline.
+const unseenMost = 4
+
+// keep is what each renewal brings with it while the site serves, beside the renewals, which must not wait for the kernel's
+// configuration: the gate stands where it should, and the address lives on.
+func (g *Guard) keep(t *tenure) {
+	if t.keeping {
+		t.again = true
+		return
 	}
-	if t.bound {
-		if err := g.Binder.Extend(soon, g.Terms.D); err != nil {
-			g.Log.Warn("the VIP or its binder is gone: bound again", slog.Any("err", err))
-			t.bound = false
-			g.bind(t)
+	t.keeping = true
+	k := keeping{tenure: t, asked: t.bound && !t.binding}
+	t.work.Go(func() {
+		ctx, cancel := g.soon(t.ctx)
+		defer cancel()
+		began := time.Now()
+		if k.gate = g.Gate.Verify(ctx); k.gate == nil && k.asked {
+			k.addr = g.Binder.Extend(ctx, g.Terms.D)
 		}
+		k.late = time.Since(began) > g.Terms.D/4*9/10 // a socket's timeout may end a little before the context
+		select {
+		case g.kept <- k:
+		case <-t.ctx.Done():
+		}
+	})
+}
+
+// settleKeeping acts on what a look has found.
+func (g *Guard) settleKeeping(ctx context.Context, k keeping) error {
+	t := k.tenure
+	if t != g.tenure {
+		return nil
 	}
-	g.shareClients(t)
+	t.keeping = false
+	switch {
+	case k.gate == nil && k.addr == nil:
+	case k.late: // beat counts for how long
+		g.Log.Warn("the kernel takes long to say how gate and address stand: it is asked again", slog.Any("err", errors.Join(k.gate, k.addr)))
+		return nil
+	case k.gate != nil:
+		return g.stop(ctx, t, fmt.Errorf("the gate is not what it was: %w", k.gate))
+	case t.binding || time.Now().Before(t.rebind):
+	default:
+		g.Log.Warn("the VIP or its binder is gone: bound again", slog.Any("err", k.addr))
+		t.bound = errors.Is(k.addr, ErrBinderLost)
+		g.bind(t)
+	}
+	t.seen = time.Now()
+	if t.again {
+		t.again = false
+		g.keep(t)
+	}
 	return nil
 }
 
@@ -77,19 +124,50 @@ func sorted(clients []netip.AddrPort) []string {
 	return list
 }
 
-// say leaves the guard's word on a switch; the controller journals it.
+// reports are the guard's words on a switch: the newest alone is written, after the end of the one before it.
+type reports struct {
+	mu     sync.Mutex
+	newest *changing
+}
+
+// say leaves the guard's word on a switch, and repeats it until etcd has it or the assignment has changed: the controller journals it,
+// and calls a switch stuck whose word it never sees.
 func (g *Guard) say(ctx context.Context, a dcs.Versioned[cluster.Assignment], b plan.Bound) {
 	if a.Value.Switch == "" {
 		return
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	now := &changing{cancel, make(chan struct{})}
+	g.reports.mu.Lock()
+	before := g.reports.newest
+	g.reports.newest = now
+	g.reports.mu.Unlock()
 	go func() {
-		ctx, cancel := context.WithTimeoutCause(ctx, g.Terms.D, errors.New("reporting the bind took longer than a lease"))
+		defer close(now.done)
 		defer cancel()
-		_, err := g.Store.Do(ctx, "report bind", []dcs.Cmp{{Key: g.Keys.Assignment(), Mod: a.Mod}}, dcs.Doc(g.Keys.Switch(a.Value.Switch, "bound"), b))
-		if err != nil && ctx.Err() == nil {
-			g.Log.Warn("report bind", slog.Any("err", err))
-		}
+		before.cancel()
+		<-before.done
+		g.report(ctx, a, b)
 	}()
+}
+
+func (g *Guard) report(ctx context.Context, a dcs.Versioned[cluster.Assignment], b plan.Bound) {
+	tick := time.NewTicker(g.Terms.RenewEvery())
+	defer tick.Stop()
+	for {
+		try, cancel := context.WithTimeoutCause(ctx, g.Terms.D, errors.New("reporting the bind took longer than a lease"))
+		_, err := g.Store.Do(try, "report bind", []dcs.Cmp{{Key: g.Keys.Assignment(), Mod: a.Mod}}, dcs.Doc(g.Keys.Switch(a.Value.Switch, "bound"), b))
+		cancel()
+		if err == nil || errors.Is(err, dcs.ErrCompare) || ctx.Err() != nil {
+			return
+		}
+		g.Log.Warn("report bind: it is tried again", slog.Any("err", err))
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 func (g *Guard) sayUnbound(ctx context.Context, a dcs.Versioned[cluster.Assignment], why string) {

@@ -22,14 +22,12 @@ const refuseFor = 3 * time.Second
 // is reset and who comes again is refused, for resets alone pass the shut gate; the address; and the answer last.
 func (g *Guard) release(ctx context.Context, a dcs.Versioned[cluster.Assignment]) error {
 	began := time.Now()
-	if t := g.tenure; t != nil {
-		g.tenure = nil
-		t.end(errors.New("the assignment has changed"))
-	}
+	t := g.tenure
+	g.tenure = nil
 	facts := Facts{}
 	soon, cancel := g.soon(ctx)
 	defer cancel()
-	err := g.Gate.Shut(soon)
+	err := g.shut(soon, t, errors.New("the assignment has changed"))
 	shut := time.Since(began)
 	g.refuse(ctx)
 	if n, err := g.Wire.Destroy(soon); err != nil {
@@ -37,7 +35,7 @@ func (g *Guard) release(ctx context.Context, a dcs.Versioned[cluster.Assignment]
 	} else {
 		facts["reset"] = fmt.Sprint(n)
 	}
-	g.unbind(ctx, facts)
+	g.unbind(ctx, t, facts)
 	if err != nil {
 		// No answer: the controller waits the lease out, and the kernel closes at the deadline.
 		return fmt.Errorf("shut the gate: %w", err)
@@ -53,9 +51,17 @@ func (g *Guard) release(ctx context.Context, a dcs.Versioned[cluster.Assignment]
 // unbindWait is how long the answer waits for the address to go, so that it can say how fast that was; the shut gate is the fence.
 const unbindWait = 8 * time.Millisecond
 
-func (g *Guard) unbind(ctx context.Context, facts Facts) {
+// unbind takes the address off after all that might put it back: the tenure's looks and binds, and the taking off before it.
+func (g *Guard) unbind(ctx context.Context, t *tenure, facts Facts) {
 	done := make(chan Facts, 1)
+	before, now := g.unbinding, &changing{func() {}, make(chan struct{})}
+	g.unbinding = now
 	go func() {
+		defer close(now.done)
+		if t != nil {
+			t.work.Wait()
+		}
+		<-before.done
 		ctx, cancel := context.WithTimeoutCause(ctx, 5*time.Second, errors.New("taking the VIP off took longer than 5 s"))
 		defer cancel()
 		began := time.Now()
@@ -177,18 +183,17 @@ func (g *Guard) change(ctx context.Context, what string, do func(context.Context
 
 // stop ends a tenure whose gate cannot be kept open, and plans another try: the assignment is still ours.
 func (g *Guard) stop(ctx context.Context, t *tenure, why error) error {
-	t.end(why)
 	g.tenure = nil
 	g.retry = time.After(g.Terms.RenewEvery())
 	soon, cancel := g.soon(ctx)
 	defer cancel()
-	if err := g.Gate.Shut(soon); err != nil {
+	if err := g.shut(soon, t, why); err != nil {
 		why = errors.Join(why, fmt.Errorf("shut the gate: %w", err))
 	}
 	if _, err := g.Wire.Destroy(soon); err != nil {
 		g.Log.Warn("destroy sockets of the VIP", slog.Any("err", err))
 	}
-	g.unbind(ctx, Facts{}) // whatever became of the gate: without the address nobody answers
+	g.unbind(ctx, t, Facts{}) // whatever became of the gate: without the address nobody answers
 	return why
 }
 

@@ -83,15 +83,20 @@ func (g *Guard) bind(t *tenure) {
 		return
 	}
 	t.binding = true
-	a, first, again := g.follow, g.firstSeen, t.own || t.open
-	go func() {
+	a, first, again, unbinding := g.follow, g.firstSeen, t.own || t.open, g.unbinding
+	t.work.Go(func() {
 		o := opening{tenure: t, facts: Facts{}}
-		o.err = g.open(t, a, first, again, o.facts)
+		select {
+		case <-unbinding.done: // or it would take off what is bound here
+			o.err = g.open(t, a, first, again, o.facts)
+		case <-t.ctx.Done():
+			return
+		}
 		select {
 		case g.opened <- o:
 		case <-t.ctx.Done():
 		}
-	}()
+	})
 }
 
 // open binds. A host that held the lease before, or has lost its binder while it served, has nothing to wait for.
@@ -178,6 +183,12 @@ func (g *Guard) settleOpening(ctx context.Context, o opening) error {
 		return nil
 	}
 	t.binding = false
+	if o.err != nil && t.open && t.bound {
+		t.rebind = time.Now().Add(g.Terms.D)
+		g.Log.Error("what bound the VIP cannot be started again: its address goes on serving without it, and it is tried again; look at its log",
+			slog.String("site", string(g.Site)), slog.Any("err", o.err))
+		return nil
+	}
 	if o.err != nil {
 		g.sayUnbound(ctx, g.follow, o.err.Error())
 		err := fmt.Errorf("serve site %s: %w", g.Site, o.err)
@@ -205,6 +216,9 @@ func (g *Guard) beat(ctx context.Context) error {
 	}
 	if t.open && g.Now() >= t.grant.deadline {
 		return g.lapse(ctx, t)
+	}
+	if t.open && time.Since(t.seen) > unseenMost*g.Terms.D {
+		return g.stop(ctx, t, errors.New("the kernel has not said for four leases how the gate stands"))
 	}
 	if !t.busy {
 		g.renew(t)
@@ -267,7 +281,9 @@ func (g *Guard) settle(ctx context.Context, r renewal) error {
 		if t.done != nil {
 			g.unfence(ctx)
 		}
-		return g.keep(ctx, t)
+		g.keep(t)
+		g.shareClients(t)
+		return nil
 	}
 	t.grant = r.grant
 	return g.advance(ctx, t)
@@ -316,6 +332,7 @@ func (g *Guard) advance(ctx context.Context, t *tenure) error {
 	if err := g.Gate.Verify(soon); err != nil { // before the address: behind a gate that is not in force it would answer at once
 		return g.stop(ctx, t, fmt.Errorf("verify gate: %w", err))
 	}
+	t.seen = time.Now()
 	if !t.bound {
 		g.bind(t)
 		return nil
