@@ -169,6 +169,23 @@ func TestTheSiteComesAndGoes(t *testing.T) {
 }
 
 // A restart that was over within the grace must not become a failure when the grace's end passes with a good server.
+// The failures leave the window while too few good answers have come: what is still called down shows what it took, and not "0 of 3".
+func TestDownShowsWhatItTook(t *testing.T) {
+	w := newWorld(t, config())
+	w.beats(3, faults{"mysql a/s2*": Refused})
+	w.now = w.now.Add(450 * time.Millisecond)
+	w.want(Down, "3 of 3")
+	w.beats(1, faults{"mysql a/s2*": Refused})
+	for range 12 { // bad once in a while: the window empties, the state stands
+		w.beats(1, nil)
+		if v := w.j.Verdict(w.now); v.State == Down && !strings.Contains(v.Reason, " of 3") {
+			t.Fatalf("reason %q", v.Reason)
+		} else if v.State == Down && !strings.Contains(v.Reason, "3 of 3") && !strings.Contains(v.Reason, "4 of 3") {
+			t.Fatalf("called down by %q", v.Reason)
+		}
+	}
+}
+
 func TestGraceIsNotAFuse(t *testing.T) {
 	w := newWorld(t, config(graced))
 	w.beats(3, nil)

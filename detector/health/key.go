@@ -210,7 +210,11 @@ func (k *key) describe(now time.Time, window string) string {
 	if !k.stallSince.IsZero() && !k.isDown(now) {
 		return fmt.Sprintf("%s: %s, no good write for %v, reads are fine", k.name(), s.what(), now.Sub(k.stallSince).Round(time.Millisecond))
 	}
-	return fmt.Sprintf("%s: %s, %d of %d%s", k.name(), s.what(), k.acc.Count(now), k.acc.Trip(), window)
+	n := k.acc.Count(now)
+	if k.isDown(now) {
+		n = max(n, k.acc.Trip()) // it had reached that, and stands until the target has been well for long enough: "down, 0 of 3" says nothing
+	}
+	return fmt.Sprintf("%s: %s, %d of %d%s", k.name(), s.what(), n, k.acc.Trip(), window)
 }
 
 // what is the sample's cause as people read it: "refused", "config 1045 (access denied)". The detail is left out where the cause says

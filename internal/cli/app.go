@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"os/user"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -28,7 +30,7 @@ const (
 	ExitCritical = 2  // check: critical findings; switch: refused by the policy
 	ExitUsage    = 64 // wrong words on the command line
 	ExitConfig   = 78 // baton.yaml is wrong
-	ExitNoStore  = 69 // etcd does not answer
+	ExitNoStore  = 69 // etcd does not answer, or refuses
 	ExitFailed   = 70 // anything else
 )
 
@@ -49,10 +51,43 @@ func Main(argv []string) int {
 	if err == nil {
 		return ExitOK
 	}
-	if err.Error() != "" {
-		fmt.Fprintln(os.Stderr, "baton:", err)
-	}
+	complain(os.Stderr, err, slices.Contains(argv, "--json"))
 	return code(err)
+}
+
+// complaint is an error for programs.
+type complaint struct {
+	Error    string          `json:"error"`
+	Exit     int             `json:"exit"`
+	Mistakes []*config.Error `json:"mistakes,omitempty"` // of the configuration, by line
+}
+
+// complain writes an error that has words: for people, or, where the command was asked for JSON, as one object on a line.
+func complain(w io.Writer, err error, asJSON bool) {
+	switch {
+	case err.Error() == "":
+	case asJSON:
+		_ = json.NewEncoder(w).Encode(complaint{err.Error(), code(err), mistakes(err)})
+	default:
+		fmt.Fprintln(w, "baton:", err) //nolint:errcheck // stderr
+	}
+}
+
+// mistakes are all those of a configuration that err names.
+func mistakes(err error) []*config.Error {
+	var one *config.Error
+	var many interface{ Unwrap() []error }
+	switch {
+	case errors.As(err, &many):
+		var all []*config.Error
+		for _, e := range many.Unwrap() {
+			all = append(all, mistakes(e)...)
+		}
+		return all
+	case errors.As(err, &one):
+		return []*config.Error{one}
+	}
+	return nil
 }
 
 func code(err error) int {
@@ -63,7 +98,7 @@ func code(err error) int {
 		return exit.code
 	case errors.As(err, &bad):
 		return ExitConfig
-	case errors.Is(err, dcs.ErrUnavailable), errors.Is(err, dcs.ErrUnknownOutcome):
+	case errors.Is(err, dcs.ErrUnavailable), errors.Is(err, dcs.ErrUnknownOutcome), errors.Is(err, dcs.ErrRefused), errors.Is(err, dcs.ErrDenied):
 		return ExitNoStore
 	}
 	return ExitFailed

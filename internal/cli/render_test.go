@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -328,12 +329,59 @@ func TestExitCodes(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", errExit{ExitCritical, "x"}), ExitCritical},
 		{fmt.Errorf("read: %w", dcs.ErrUnavailable), ExitNoStore},
 		{fmt.Errorf("do: %w", dcs.ErrUnknownOutcome), ExitNoStore},
+		{fmt.Errorf("do: %w", dcs.ErrRefused), ExitNoStore}, // an HTTP server on etcd's port, say
+		{fmt.Errorf("do: %w", dcs.ErrDenied), ExitNoStore},
 		{&config.Error{}, ExitConfig},
 		{errors.New("anything"), ExitFailed},
 	} {
 		if got := code(tc.err); got != tc.want {
 			t.Errorf("%v exits with %d, want %d", tc.err, got, tc.want)
 		}
+	}
+}
+
+// Who asks for JSON gets the errors as JSON, too, and the mistakes of a configuration one by one.
+func TestErrorsForPrograms(t *testing.T) {
+	one, two := &config.Error{File: "b.yaml", Line: 3, Col: 1, Path: "vip", Text: "no VIP"}, &config.Error{File: "b.yaml", Line: 9, Col: 2, Text: "no site"}
+	for name, tc := range map[string]struct {
+		err  error
+		json bool
+		want string
+	}{
+		"for people":          {errors.New("no"), false, "baton: no\n"},
+		"for programs":        {fmt.Errorf("read: %w", dcs.ErrUnavailable), true, `{"error":"read: ` + dcs.ErrUnavailable.Error() + `","exit":69}` + "\n"},
+		"said already":        {errExit{code: ExitWarnings}, true, ""},
+		"one mistake":         {one, true, `{"error":"b.yaml:3:1: no VIP","exit":78,"mistakes":[{"file":"b.yaml","line":3,"col":1,"path":"vip","text":"no VIP"}]}` + "\n"},
+		"mistakes for people": {errors.Join(one, two), false, "baton: b.yaml:3:1: no VIP\nb.yaml:9:2: no site\n"},
+	} {
+		var out bytes.Buffer
+		if complain(&out, tc.err, tc.json); out.String() != tc.want {
+			t.Errorf("%s: %q, want %q", name, out.String(), tc.want)
+		}
+	}
+	if got := mistakes(fmt.Errorf("load: %w", errors.Join(one, fmt.Errorf("and: %w", two)))); len(got) != 2 || got[0] != one || got[1] != two {
+		t.Errorf("mistakes %v", got)
+	}
+}
+
+// What a script asks of `config validate --json` it finds on stdout, also when the answer is no.
+func TestValidateAnswersOnStdout(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "baton.yaml")
+	if err := os.WriteFile(path, []byte("clusterr: bank\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errOut bytes.Buffer
+	err := app(&out, &errOut).RunContext(t.Context(), []string{"baton", "config", "validate", "--json", "-c", path})
+	var said struct {
+		OK       bool
+		Path     string
+		Mistakes []config.Error
+	}
+	if jerr := json.Unmarshal(out.Bytes(), &said); jerr != nil || said.OK || said.Path != path || len(said.Mistakes) == 0 || said.Mistakes[0].Line != 1 {
+		t.Errorf("said %s, %v", out.String(), jerr)
+	}
+	if err == nil || code(err) != ExitConfig || err.Error() != "" {
+		t.Errorf("exit %v", err)
 	}
 }
 

@@ -141,6 +141,10 @@ func configCommand() *cli.Command {
 			Name: "validate", Usage: "name every mistake with its line; nothing is touched", Flags: []cli.Flag{jsonFlag()},
 			Action: func(c *cli.Context) error {
 				cfg, err := load(c)
+				if wrong := mistakes(err); len(wrong) > 0 && c.Bool("json") { // the mistakes are what was asked for
+					s := session{out: c.App.Writer}
+					return errors.Join(s.print(map[string]any{"ok": false, "path": wrong[0].File, "mistakes": wrong}), errExit{code: ExitConfig})
+				}
 				if err != nil {
 					return err
 				}

@@ -12,11 +12,12 @@ import (
 
 // Error is one mistake in the file.
 type Error struct {
-	File      string
-	Line, Col int    // from 1
-	Path      string // "sites[1].shards.s2"
-	Text      string // what was seen, and what to write instead
-	Err       error  // the cause, may be nil
+	File string `json:"file"`
+	Line int    `json:"line"` // from 1
+	Col  int    `json:"col"`
+	Path string `json:"path,omitempty"` // "sites[1].shards.s2"
+	Text string `json:"text"`           // what was seen, and what to write instead
+	Err  error  `json:"-"`              // the cause, may be nil
 }
 
 // Error begins with the place, as compilers do, so that editors jump to it.
