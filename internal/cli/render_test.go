@@ -245,6 +245,33 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// Nothing new for a second: the operator reads once what is waited for, and a program reads nothing.
+func TestFollowSaysWhatItWaitsFor(t *testing.T) {
+	for _, asJSON := range []bool{false, true} {
+		s, c, b := terminal(asJSON)
+		f := follower{session: s, c: c, cmd: plan.Command{ID: "c1", At: time.Now()}, since: noon}
+		p := plan.Plan{Kind: plan.Failover}
+		log := []plan.Entry{{Seq: 1, Step: plan.Recheck, Phase: plan.Started}}
+		f.waiting(p, log, after(999))
+		if b.String() != "" {
+			t.Errorf("after less than a second: %q", b.String())
+		}
+		f.waiting(p, log, after(1000))
+		f.waiting(p, log, after(3000))
+		if n := strings.Count(b.String(), "waits for observers"); n != 1 && !asJSON || n != 0 && asJSON {
+			t.Errorf("json %t: said %d times: %q", asJSON, n, b.String())
+		}
+		for i, s := range []plan.StepName{plan.Recheck, plan.Fence, plan.FenceWrites, plan.Cut, plan.CatchUp, plan.Promote} {
+			log = append(log, plan.Entry{Seq: i + 2, Step: s, Phase: plan.Done})
+		}
+		b.Reset()
+		f.waiting(p, log, after(4000))
+		if want := "  ... waits for the old VIP's silence: its guard's word, or the end of its lease\n"; (b.String() == want) == asJSON {
+			t.Errorf("json %t: %q", asJSON, b.String())
+		}
+	}
+}
+
 func TestFollowAnswers(t *testing.T) {
 	refused := plan.Reply{Command: "c1", Refused: "site b is down", Code: "TARGET_DOWN"}
 	dry := plan.Reply{Command: "c1", Plan: &plan.Plan{Kind: plan.First, To: "a"}, Steps: []string{"recheck", "fence"}}

@@ -161,7 +161,48 @@ type follower struct {
 	c     *cli.Context
 	cmd   plan.Command
 	id    string
-	shown int // the number of the newest entry shown: a long journal loses its oldest ones
+	shown int       // the number of the newest entry shown: a long journal loses its oldest ones
+	since time.Time // when it was shown
+	told  string    // what it was said last to wait for
+}
+
+// waitsFor is what holds a step up, for an operator who sees nothing happen.
+var waitsFor = map[plan.StepName]string{
+	plan.Recheck:     "observers whose fresh looks agree (a planned switch: both sites well, for at most 8 s; a failover: the old one down)",
+	plan.Release:     "the old VIP's silence: its guard's word, or the end of its lease",
+	plan.FenceWrites: "the old MySQL to become read-only, behind commits under way",
+	plan.Cut:         "the replicas to be cut from their sources",
+	plan.CatchUp:     "the appliers: what was received is applied before it serves",
+	plan.Promote:     "the new MySQL to become writable",
+	plan.Bind:        "the new guard: nobody else answers for the VIP, the address is bound, its lease is held",
+	plan.Verify:      "a quorum of observers that find it working through the VIP",
+	plan.UndoTarget:  "the new side to become read-only again",
+	plan.UndoSource:  "the old side to become writable again",
+	plan.UndoServe:   "etcd, to let the old side serve again",
+	plan.RejoinStep:  "the returned instances to replicate",
+	plan.RepairStep:  "the instances to be mended",
+}
+
+// patient is after how long of nothing new an operator is told what is waited for.
+const patient = time.Second
+
+// waiting says once what the switch waits for now.
+func (f *follower) waiting(p plan.Plan, log []plan.Entry, now time.Time) {
+	if f.c.Bool("json") || now.Sub(f.since) < patient {
+		return
+	}
+	var what []string
+	for _, s := range plan.Due(p, log) {
+		if w := waitsFor[s]; w != "" {
+			what = append(what, w)
+		}
+	}
+	text := strings.Join(what, "; and for ")
+	if text == "" || text == f.told {
+		return
+	}
+	f.told = text
+	fmt.Fprintf(f.out, "  ... waits for %s\n", text) //nolint:errcheck // stdout
 }
 
 // noController is how long nobody may take the command up before it is withdrawn.
@@ -236,10 +277,11 @@ func (f *follower) show(ctx context.Context, st dcs.State) (bool, error) {
 	for _, e := range log {
 		if e.Seq > f.shown {
 			f.line(e)
-			f.shown = e.Seq
+			f.shown, f.since = e.Seq, time.Now()
 		}
 	}
 	if docs.Summary.Mod == 0 {
+		f.waiting(docs.Plan.Value, log, time.Now())
 		return false, nil
 	}
 	return true, f.ended(docs.Summary.Value)

@@ -183,6 +183,21 @@ func Next(p Plan, log []Entry, term int64) Move {
 	return forward(p.Table(), state, term, Completed)
 }
 
+// Due are the steps that the plan waits for: all before them is finished, and they are not.
+func Due(p Plan, log []Entry) []StepName {
+	state, table := fold(log), p.Table()
+	if state[UndoMark].phase != "" {
+		table = p.UndoTable()
+	}
+	var due []StepName
+	for _, s := range table {
+		if !state[s.Name].finished() && ready(s, state, nil) {
+			due = append(due, s.Name)
+		}
+	}
+	return due
+}
+
 // past the commit there is forward only, until a person is needed.
 func past(p Plan, state map[StepName]progress, term int64) Move {
 	for _, s := range p.Table() {

@@ -190,6 +190,37 @@ func TestExecutorStepsTravelTogether(t *testing.T) {
 	}
 }
 
+func TestDueIsWhatIsWaitedFor(t *testing.T) {
+	p := Plan{Kind: Failover, From: "a", To: "b"}
+	var log []Entry
+	for _, tc := range []struct {
+		step  StepName
+		phase Phase
+		want  string
+	}{
+		{Recheck, Started, "recheck"},
+		{Recheck, Done, "fence"},
+		{Fence, Done, "release fence-writes"},
+		{FenceWrites, Done, "release cut"},
+		{Cut, Skipped, "release catch-up"},
+		{CatchUp, Done, "release promote"},
+		{Promote, Done, "release"},
+		{Release, Failed, "release"},
+		{UndoMark, Done, "undo-target"},
+		{UndoTarget, Done, "undo-source"},
+		{UndoSource, Done, "undo-serve"},
+	} {
+		log = with(log, Step{Name: tc.step}, tc.phase, 1)
+		var names []string
+		for _, s := range Due(p, log) {
+			names = append(names, string(s))
+		}
+		if got := strings.Join(names, " "); got != tc.want {
+			t.Errorf("after %s %s: %q, want %q", tc.step, tc.phase, got, tc.want)
+		}
+	}
+}
+
 // A site that lets no undo through does not keep the other from serving; a step that was never reached has not failed.
 func TestUndoGoesOnWithoutASite(t *testing.T) {
 	p := Plan{Kind: Switchover, From: "a", To: "b"}
