@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -120,7 +121,11 @@ func (p *pipes) serve(c net.Conn, addr netip.AddrPort) {
 		case strings.Contains(text, "select"):
 			const column = "\x03def\x00\x00\x00\x01n\x01n\x0c\x21\x00\x15\x00\x00\x00\xfd\x00\x00\x00\x00\x00"
 			const end = "\xfe\x00\x00\x02\x00"
-			answer = []string{"\x01", column, end, "\x011", end}
+			value := "1"
+			if strings.Contains(text, "at_us") {
+				value = strconv.FormatInt(time.Now().UnixMicro(), 10) // the observer's row has just been replicated
+			}
+			answer = []string{"\x01", column, end, string(rune(len(value))) + value, end}
 		case strings.Contains(text, "insert"):
 			p.mu.Lock()
 			p.counts[addr]++

@@ -65,12 +65,13 @@ func (c JudgeConfig) Validate() error {
 
 // Judge turns one observer's samples of one site into its verdict. It belongs to one goroutine.
 type Judge struct {
-	cfg   JudgeConfig
-	keys  []*key // in the order in which they are shown
-	index map[keyID]*key
-	site  score // Φ over the window
-	beat  time.Time
-	phi   bool // of the beat that began at beat
+	cfg     JudgeConfig
+	keys    []*key   // in the order in which they are shown
+	targets []Target // of the keys, each once
+	index   map[keyID]*key
+	site    score // Φ over the window
+	beat    time.Time
+	phi     bool // of the beat that began at beat
 
 	abnormal time.Time // newest sample that was abnormal
 	lastGood time.Time
@@ -120,7 +121,12 @@ func (j *Judge) newScore() score {
 }
 
 func (j *Judge) watch(t Target, f Factor, advisory, writer bool) {
-	k := &key{target: t, factor: f, advisory: advisory, writer: writer, score: j.newScore()}
+	place := slices.Index(j.targets, t)
+	if place < 0 {
+		place = len(j.targets)
+		j.targets = append(j.targets, t)
+	}
+	k := &key{target: t, place: place, factor: f, advisory: advisory, writer: writer, score: j.newScore()}
 	j.keys = append(j.keys, k)
 	j.index[keyID{t, f}] = k
 }
@@ -234,11 +240,11 @@ func (j *Judge) find(now, since time.Time) finding {
 		f.reason = fmt.Sprintf("H of the site is %d of %d%s: %s", j.site.acc.Count(now), j.site.acc.Trip(), j.window(), j.describe(now, j.suspects(now)))
 	case t.whole || len(t.shards) >= j.cfg.MySQLFailures:
 		f.state, f.reason = Down, j.describe(now, t.culprits)
-	case t.states[rank(Down)]+t.states[rank(Suspect)] > 0:
+	case t.states[Down]+t.states[Suspect] > 0:
 		f.state, f.reason = Suspect, j.describe(now, j.suspects(now))
 	case len(t.unseen) > 0:
 		f.state, f.reason = Unknown, "no valid sample of "+t.unseen[0].String()
-	case t.states[rank(Busy)] > 0:
+	case t.states[Busy] > 0:
 		f.state, f.reason = Busy, j.describeBusy(now)
 	default:
 		f.state, f.reason = Up, "all targets answer"
@@ -253,7 +259,7 @@ func (j *Judge) siteDown(now, since time.Time) bool {
 
 // tally is the keys that count, counted.
 type tally struct {
-	states   [5]int                     // by rank
+	states   map[State]int
 	culprits []*key                     // that are down by the scope's rule
 	shards   map[cluster.ShardName]bool // that are down by their instance, or through Mycat or the VIP
 	through  map[TargetKind]int         // shards that are down through Mycat, or through the VIP
@@ -263,15 +269,19 @@ type tally struct {
 }
 
 func (j *Judge) count(now, since time.Time) tally {
-	t := tally{shards: map[cluster.ShardName]bool{}, through: map[TargetKind]int{}}
-	seen := map[Target]bool{}
+	t := tally{states: map[State]int{}, shards: map[cluster.ShardName]bool{}, through: map[TargetKind]int{}}
+	const asked, seen = 1, 2
+	targets := make([]int, len(j.targets)) // a map here costs more than all the rest: it is done for every key, many times a beat
 	for _, k := range j.keys {
 		if k.advisory {
 			continue
 		}
 		s := k.stateSince(now, since, j.cfg.Expire)
-		t.states[rank(s)]++
-		seen[k.target] = seen[k.target] || s != Unknown
+		t.states[s]++
+		targets[k.place] |= asked
+		if s != Unknown {
+			targets[k.place] |= seen
+		}
 		if !k.first.IsZero() {
 			t.firstBad = earliest(t.firstBad, k.first)
 		}
@@ -279,10 +289,10 @@ func (j *Judge) count(now, since time.Time) tally {
 			t.blame(k, len(j.cfg.Shards))
 		}
 	}
-	for _, k := range j.keys {
+	for i, what := range targets {
 		// Lease and VIP have no sample while etcd does not answer, or where the VIP is this host's own: that says nothing of the site.
-		if !k.advisory && k.target.Kind != Site && !seen[k.target] && !slices.Contains(t.unseen, k.target) {
-			t.unseen = append(t.unseen, k.target)
+		if what == asked && j.targets[i].Kind != Site {
+			t.unseen = append(t.unseen, j.targets[i])
 		}
 	}
 	return t
@@ -302,8 +312,6 @@ func (t *tally) blame(k *key, shards int) {
 		t.whole = t.whole || t.through[k.target.Kind] == shards
 	}
 }
-
-func rank(s State) int { return slices.Index([]State{Unknown, Up, Busy, Suspect, Down}, s) }
 
 // suspects are the keys with failures in their window, the fullest first: equal ones stay in order.
 func (j *Judge) suspects(now time.Time) []*key {

@@ -79,6 +79,7 @@ func (s *score) reset() {
 // key is one factor of one target.
 type key struct {
 	target   Target
+	place    int // of the target among the judge's
 	factor   Factor
 	advisory bool
 	writer   bool // writes are expected to work here
