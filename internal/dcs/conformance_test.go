@@ -40,6 +40,7 @@ func TestConformance(t *testing.T) {
 		"reads":         checkReads,
 		"deletes":       checkDeletes,
 		"refusals":      checkRefusals,
+		"fresh":         checkFresh,
 		"watch":         checkWatchOrder,
 		"watch resumes": checkWatchResumes,
 		"watch quiet":   checkWatchQuiet,
@@ -156,6 +157,22 @@ func checkRefusals(t *testing.T, s store, p string) {
 		}
 	}
 	equal(t, "nothing was written", len(run(t, s.other, nil, []dcs.Op{getPrefix(p)}, nil).Reads[0]), 0)
+}
+
+// checkFresh: what one client was told is written, every other client sees at once, at whatever member, and also when all that it asks
+// is whether a compare holds.
+func checkFresh(t *testing.T, s store, p string) {
+	for i := range 200 {
+		rev := run(t, s.kv, nil, []dcs.Op{put(p+"a", strconv.Itoa(i))}, nil).Revision
+		bare := run(t, s.other, []dcs.Cmp{{Key: p + "a", Mod: rev}}, nil, nil)
+		if !bare.OK || bare.Revision < rev || len(bare.Reads) != 0 {
+			t.Fatalf("write %d at revision %d: a compare elsewhere saw %+v", i, rev, bare)
+		}
+		rev = run(t, s.kv, nil, []dcs.Op{put(p+"a", "again")}, nil).Revision
+		if got := run(t, s.other, nil, []dcs.Op{get(p + "a")}, nil).Reads[0]; len(got) != 1 || got[0].Mod != rev {
+			t.Fatalf("write %d at revision %d: a read elsewhere saw %+v", i, rev, got)
+		}
+	}
 }
 
 // collect watches until n items have come. Items of one revision must come in one batch, revisions must grow.

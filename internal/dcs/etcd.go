@@ -180,11 +180,26 @@ func (p *endpoint) attempt(ctx context.Context, t txn) (res Result, sent bool, e
 	}
 	// Asking for a leader makes a member without one refuse at once, before it looks at the request.
 	marked := clientv3.WithRequireLeader(context.WithValue(ctx, sentKey{}, &left))
-	resp, err := client.Txn(marked).If(compares(t.cmps)...).Then(operations(t.then)...).Else(operations(t.els)...).Commit()
+	resp, err := t.commit(client.Txn(marked))
 	if err != nil {
 		return Result{}, left.Load(), p.explain(err, left.Load())
 	}
 	return result(resp), true, nil
+}
+
+// commit runs the transaction. etcd answers one that holds no operation at all from the asked member's own state, which may be
+// behind (etcdserver/txn, IsTxnSerializable): a key count makes it a linearizable read like any other, and adds nothing to Reads.
+func (t txn) commit(c clientv3.Txn) (*clientv3.TxnResponse, error) {
+	then, els := operations(t.then), operations(t.els)
+	if len(then)+len(els) > 0 || len(t.cmps) == 0 {
+		return c.If(compares(t.cmps)...).Then(then...).Else(els...).Commit()
+	}
+	wait := clientv3.OpGet(t.cmps[0].Key, clientv3.WithCountOnly())
+	resp, err := c.If(compares(t.cmps)...).Then(wait).Else(wait).Commit()
+	if err == nil {
+		resp.Responses = nil
+	}
+	return resp, err
 }
 
 func compares(cmps []Cmp) []clientv3.Cmp {
