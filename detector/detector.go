@@ -92,9 +92,10 @@ type Detector struct {
 type watch struct {
 	judges  map[cluster.SiteName]*health.Judge
 	sit     Situation
-	since   time.Time // when this assignment was first seen
-	vipSeen bool      // business SQL through the VIP has worked under this assignment
-	gen     int       // raised by each change of the assignment: looks of an older one are void
+	since   time.Time                 // when this assignment was first seen
+	serving map[cluster.SiteName]bool // the site serves something: it holds the VIP, or is the data site of a shard
+	vipSeen bool                      // business SQL through the VIP has worked under this assignment
+	gen     int                       // raised by each change of the assignment: looks of an older one are void
 	seq     int64
 	asked   string // nonce pushed by Recheck
 	read    string // newest nonce of the Situation

@@ -42,19 +42,6 @@ func newRunner(p *probe.Probe) *runner {
 	return &runner{probe: p, site: p.Targets[0].Site, slot: int(h.Sum32() % slotsPerBeat)}
 }
 
-// serves says whether the site serves anything: it holds the VIP, or is the data site of a shard.
-func (d *Detector) serves(site cluster.SiteName) bool {
-	if d.sit.Assignment.Site == site {
-		return true
-	}
-	for _, s := range d.sit.Assignment.Shards {
-		if s == site {
-			return true
-		}
-	}
-	return false
-}
-
 // due says whether the probe is to be used at all now.
 func (d *Detector) due(r *runner, now time.Time) bool {
 	switch {
@@ -81,7 +68,7 @@ func (d *Detector) mayWrite(now time.Time) bool {
 // beatOf is the probe's beat: a look, or a failure when the last one is unanswered.
 func (d *Detector) beatOf(ctx context.Context, group *sync.WaitGroup, r *runner, now time.Time) {
 	every := max(1, r.probe.Every)
-	if !d.serves(r.site) {
+	if !d.serving[r.site] {
 		every *= standbyEvery
 	}
 	turn := r.beats%every == 0

@@ -36,6 +36,10 @@ func (d *Detector) assign(now time.Time, sit Situation) error {
 	d.sit, d.since, d.dirty, d.vipSeen = sit, now, true, false
 	d.gen++
 	d.recheck = recheck{}
+	d.serving = map[cluster.SiteName]bool{sit.Assignment.Site: true}
+	for _, site := range sit.Assignment.Shards {
+		d.serving[site] = true
+	}
 	d.judges = map[cluster.SiteName]*health.Judge{}
 	p := d.cfg.Profile
 	for _, site := range d.cfg.Cluster.Sites {

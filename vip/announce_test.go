@@ -13,7 +13,7 @@ import (
 	"github.com/baton-ha/baton/vip/internal/nettest"
 )
 
-func newAnnouncer(t *testing.T, cfg AnnouncerConfig) *Announcer {
+func newAnnouncer(t testing.TB, cfg AnnouncerConfig) *Announcer {
 	t.Helper()
 	cfg.VIP, cfg.Interface = testVIP, "eth0"
 	a, err := NewAnnouncer(cfg)

@@ -12,7 +12,7 @@ import (
 )
 
 // installed puts the real gate on the host, closed.
-func installed(t *testing.T, h *nettest.Host) *gate.Gate {
+func installed(t testing.TB, h *nettest.Host) *gate.Gate {
 	t.Helper()
 	g, err := gate.New(gate.Config{VIP: testVIP, Interfaces: []string{"eth0"}, StateDir: t.TempDir()})
 	check(t, err)

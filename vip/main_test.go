@@ -28,7 +28,7 @@ type lab struct {
 	owned        func() error
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	lan := nettest.NewLan(t)
 	l := &lab{lan: lan, a: lan.Host(11), b: lan.Host(12), client: lan.Host(21), owned: func() error { return nil }}
@@ -36,7 +36,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-func newAddress(t *testing.T) *Address {
+func newAddress(t testing.TB) *Address {
 	t.Helper()
 	a, err := NewAddress(AddressConfig{VIP: testVIP, Interface: "eth0"})
 	check(t, err)
@@ -123,9 +123,10 @@ var errStopped = os.ErrProcessDone // any error that nothing else returns
 type capture struct {
 	mu     sync.Mutex
 	frames [][]byte
+	at     []time.Time // when each was received
 }
 
-func newCapture(t *testing.T, h *nettest.Host) *capture {
+func newCapture(t testing.TB, h *nettest.Host) *capture {
 	t.Helper()
 	c := &capture{}
 	ready := make(chan struct{})
@@ -145,7 +146,7 @@ func newCapture(t *testing.T, h *nettest.Host) *capture {
 				return err
 			}
 			c.mu.Lock()
-			c.frames = append(c.frames, frame)
+			c.frames, c.at = append(c.frames, frame), append(c.at, time.Now())
 			c.mu.Unlock()
 		}
 	})
