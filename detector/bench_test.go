@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 // serve is n servers on loopback; their ports are printed, a line each. It ends with its standard input.
 func serve(n int) {
-	p := &pipes{conns: map[netip.AddrPort][]net.Conn{}, dead: map[netip.AddrPort]bool{}, thawed: map[netip.AddrPort]chan struct{}{}, counts: map[netip.AddrPort]int{}}
+	p := newPipes()
 	for range n {
 		l, err := net.Listen("tcp4", "127.0.0.1:0")
 		if err != nil {
@@ -60,7 +60,7 @@ func serve(n int) {
 // business SQL, and each data node through Mycat. An iteration is a beat; DESIGN 8 wants it under one core. What it prints: cores, and
 // the processor time for a MySQL and beat with all that belongs to it. Run it with -benchtime 100x.
 func BenchmarkObserver(b *testing.B) {
-	for _, shards := range []int{50, 500} {
+	for _, shards := range []int{50, 250, 500} {
 		b.Run(fmt.Sprintf("%d targets", 2*shards), func(b *testing.B) { observe(b, shards) })
 	}
 }

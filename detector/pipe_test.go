@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,6 +30,10 @@ type pipes struct {
 	dead   map[netip.AddrPort]bool
 	thawed map[netip.AddrPort]chan struct{} // frozen until it is closed
 	counts map[netip.AddrPort]int           // committed heartbeats; under the zero address, dials
+}
+
+func newPipes() *pipes {
+	return &pipes{conns: map[netip.AddrPort][]net.Conn{}, dead: map[netip.AddrPort]bool{}, thawed: map[netip.AddrPort]chan struct{}{}, counts: map[netip.AddrPort]int{}}
 }
 
 func (p *pipes) count(of netip.AddrPort) int {
@@ -139,9 +144,54 @@ func (p *pipes) serve(c net.Conn, addr netip.AddrPort) {
 	}
 }
 
+// TestFreshLoginsAreSpread: each SQL probe logs in anew every tenth time, and never many of them in the same beat.
+func TestFreshLoginsAreSpread(t *testing.T) {
+	p := newPipes()
+	c := cluster.Cluster{Name: "bank", Nodes: []cluster.Node{{Name: "w"}}}
+	const shards, sites = 20, 2
+	for i := range sites {
+		host := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+		s := cluster.Site{Name: cluster.SiteName(rune('a' + i)), Mycat: cluster.Mycat{SQL: netip.AddrPortFrom(host, 8066), Schema: "bank", DataNodes: map[cluster.ShardName]string{}}}
+		for j := range shards {
+			name := cluster.ShardName("s" + strconv.Itoa(j))
+			s.Mycat.DataNodes[name] = "dn" + strconv.Itoa(j)
+			s.Instances = append(s.Instances, cluster.Instance{Shard: name, Addr: netip.AddrPortFrom(host, uint16(3306+j))})
+		}
+		c.Sites = append(c.Sites, s)
+	}
+	probes, _, err := probe.All(probe.Config{Cluster: c, Node: "w", Mycat: probe.Account{User: "m"}, Dial: p.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	probes = slices.DeleteFunc(probes, func(p *probe.Probe) bool { return p.Factor != health.SQL })
+	const each = sites * 2 * shards / 10 // a probe for the instance and one through Mycat
+	total := 0
+	for beat := range 21 {
+		before := p.count(netip.AddrPort{})
+		for _, pr := range probes {
+			if s := pr.Do(t.Context(), probe.Mode{}); len(s) != 1 || s[0].Cause != health.OK {
+				t.Fatalf("%s: %+v", pr.Targets[0], s)
+			}
+		}
+		dials := p.count(netip.AddrPort{}) - before
+		if beat == 0 {
+			continue // everything connects
+		}
+		if total += dials; dials > each {
+			t.Errorf("beat %d: %d logins, want %d", beat, dials, each)
+		}
+	}
+	if want := 2 * len(probes); total < want-each { // one that was due in beat 0 has connected there
+		t.Errorf("%d logins in 20 beats, want %d", total, want)
+	}
+	for _, pr := range probes {
+		pr.Close()
+	}
+}
+
 func TestTheRealDriverInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &pipes{conns: map[netip.AddrPort][]net.Conn{}, dead: map[netip.AddrPort]bool{}, thawed: map[netip.AddrPort]chan struct{}{}, counts: map[netip.AddrPort]int{}}
+		p := newPipes()
 		addr := netip.MustParseAddrPort
 		c := cluster.Cluster{Name: "bank", Nodes: []cluster.Node{{Name: "w"}}, Shards: []cluster.ShardName{"s1"}, VIP: cluster.VIP{Addr: addr("10.0.0.100:8066").Addr(), Port: 8066}}
 		for i, name := range []cluster.SiteName{"a", "b"} {

@@ -26,7 +26,7 @@ type nodeProbe struct {
 	target health.Target
 	node   string
 	conn   *mycat.Conn
-	looks  int
+	looks  int  // as sqlProbe's
 	redo   bool // the last write failed: write again
 	wait   backoff
 }

@@ -18,11 +18,11 @@ type sqlProbe struct {
 	statements []Statement
 	kept, next *session
 	failed     bool
-	looks      int
+	looks      int // begins with the instance's number: five hundred logins in the same beat would be late together
 }
 
-func newSQLProbe(c Config, t health.Target, in cluster.Instance) (*sqlProbe, error) {
-	p := &sqlProbe{target: t, statements: c.business(in.Shard)}
+func newSQLProbe(c Config, t health.Target, in cluster.Instance, n int) (*sqlProbe, error) {
+	p := &sqlProbe{target: t, looks: n, statements: c.business(in.Shard)}
 	// What we abandon must not pile up in the server: it ends by itself at twice the life of a look.
 	setup := fmt.Sprintf("SET SESSION lock_wait_timeout=1%s", statementLimit(2*c.Timeout))
 	var err error

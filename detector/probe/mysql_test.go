@@ -144,7 +144,7 @@ func (s *server) eyes(change ...func(*Config)) eyes {
 	for _, f := range change {
 		f(&c)
 	}
-	ps, w, err := c.instance(cluster.Site{Name: "a"}, cluster.Instance{Shard: "s1", Addr: s.addr})
+	ps, w, err := c.instance(cluster.Site{Name: "a"}, cluster.Instance{Shard: "s1", Addr: s.addr}, 0)
 	if err != nil {
 		s.t.Fatal(err)
 	}

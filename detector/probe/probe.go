@@ -198,11 +198,7 @@ func (c Config) dial(ctx context.Context, addr netip.AddrPort) (net.Conn, error)
 	if c.Dial != nil {
 		return c.Dial(ctx, addr)
 	}
-	conn, err := dialer.DialTCP(ctx, "tcp", netip.AddrPort{}, addr)
-	if err != nil {
-		return nil, err // not conn: a nil pointer in an interface is no nil
-	}
-	return conn, nil
+	return dialer.DialContext(ctx, "tcp", addr.String()) // DialTCP binds first, and a bind searches for a free port: many times the cost
 }
 
 // dialer sets no keep-alive: every look has its own deadline, a tripwire has the looks beside it, and of a port probe's fifteen system
@@ -218,8 +214,8 @@ func All(cfg Config) ([]*Probe, []*Tripwire, error) {
 		errs   []error
 	)
 	for _, site := range cfg.Cluster.Sites {
-		for _, in := range site.Instances {
-			ps, w, err := cfg.instance(site, in)
+		for i, in := range site.Instances {
+			ps, w, err := cfg.instance(site, in, i)
 			probes, wires, errs = append(probes, ps...), append(wires, w), append(errs, err)
 		}
 		ps, w, err := cfg.proxy(site)
@@ -231,10 +227,10 @@ func All(cfg Config) ([]*Probe, []*Tripwire, error) {
 	return probes, wires, nil
 }
 
-// instance makes the probes of one MySQL instance.
-func (c Config) instance(site cluster.Site, in cluster.Instance) ([]*Probe, *Tripwire, error) {
+// instance makes the probes of one MySQL instance, the nth of its site.
+func (c Config) instance(site cluster.Site, in cluster.Instance, n int) ([]*Probe, *Tripwire, error) {
 	t := health.Target{Site: site.Name, Kind: health.MySQL, Shard: in.Shard}
-	sql, err := newSQLProbe(c, t, in)
+	sql, err := newSQLProbe(c, t, in, n)
 	if err != nil {
 		return nil, nil, fmt.Errorf("set up probes of %s: %w", t, err)
 	}
@@ -271,9 +267,9 @@ func (c Config) proxy(site cluster.Site) ([]*Probe, *Tripwire, error) {
 		probes = append(probes, &Probe{Targets: []health.Target{t}, Factor: health.Heartbeat, Every: adminEvery, Look: admin.look, Close: admin.close})
 	}
 	path := &vipProbe{cfg: c, site: site}
-	for _, in := range site.Instances {
+	for n, in := range site.Instances {
 		node := site.Mycat.DataNodes[in.Shard]
-		s := &nodeProbe{cfg: c, client: client, target: health.Target{Site: site.Name, Kind: health.Mycat, Shard: in.Shard}, node: node}
+		s := &nodeProbe{cfg: c, client: client, target: health.Target{Site: site.Name, Kind: health.Mycat, Shard: in.Shard}, node: node, looks: n}
 		probes = append(probes, &Probe{Targets: []health.Target{s.target}, Factor: health.SQL, Every: 1, Look: s.look, Close: s.close})
 		path.wait = append(path.wait, backoff{})
 		path.targets = append(path.targets, health.Target{Site: site.Name, Kind: health.Site, Shard: in.Shard})
