@@ -33,8 +33,8 @@ unit: # tests that need namespaces box themselves, as root
 	timeout 1500 go test -race -timeout 15m ./...
 
 lab: build
-	$(SUDO) timeout 900 bin/batonlab run --profile steady --bind keepalived $(LAB_KEEPALIVED)
-	$(SUDO) timeout 200 bin/batonlab run --profile steady --bind netlink $(LAB_NETLINK)
+	$(SUDO) timeout 1500 bin/batonlab run --profile steady --bind keepalived $(LAB_KEEPALIVED)
+	$(SUDO) timeout 300 bin/batonlab run --profile steady --bind netlink $(LAB_NETLINK)
 
 bench: setup build ## the numbers of the README, about an hour
 	$(SUDO) bin/batonlab bench

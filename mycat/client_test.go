@@ -66,7 +66,7 @@ type world struct {
 
 func newWorld(t *testing.T) world {
 	t.Helper()
-	w := world{control: filepath.Join(t.TempDir(), "c"), backend: filepath.Join(t.TempDir(), "c"), heartbeat: 20 * time.Millisecond}
+	w := world{control: filepath.Join(t.TempDir(), "c"), backend: filepath.Join(t.TempDir(), "c"), heartbeat: 300 * time.Millisecond}
 	w.dead = netip.MustParseAddrPort("127.0.0.1:1") // a free port that was just closed may be the next one that is given out
 	back, _ := serve(t, standin.Config{
 		Control: w.backend, DataHosts: []standin.DataHost{dataHost("0", w.dead.String())},

@@ -110,10 +110,10 @@ func listen(t *testing.T, fn func(net.Conn)) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// look runs one look under a short life.
-func look(t *testing.T, p *Probe, m Mode) []health.Sample {
+// look runs one look that is to end with that cause.
+func look(t *testing.T, p *Probe, m Mode, want health.Cause) []health.Sample {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), lifeOf(want.String()))
 	defer cancel()
 	return p.Do(ctx, m)
 }
@@ -156,7 +156,7 @@ func TestPortAgainstStrangers(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Config{}.port(target, tt.addr, mysql.Classify)
-			got := look(t, p, Mode{})
+			got := look(t, p, Mode{}, tt.want)
 			if len(got) != 1 || got[0].Cause != tt.want || got[0].Target != target || got[0].Factor != health.Port || got[0].At.IsZero() || got[0].Took == 0 {
 				t.Errorf("samples are %+v, want one of cause %s", got, tt.want)
 			}

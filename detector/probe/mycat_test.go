@@ -96,9 +96,9 @@ func (p *proxy) fault(command string) {
 }
 
 // see looks once and compares the causes of the samples, "s1 ok, s2 timeout".
-func see(t *testing.T, p *Probe, life time.Duration, m Mode, want string) {
+func see(t *testing.T, p *Probe, m Mode, want string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), life)
+	ctx, cancel := context.WithTimeout(t.Context(), lifeOf(want))
 	defer cancel()
 	var got, details []string
 	for _, s := range p.Do(ctx, m) {
@@ -115,18 +115,17 @@ func TestMycat(t *testing.T) {
 	ps := p.probes("witness")
 	port, admin, path := ps["mycat a port"], ps["mycat a heartbeat"], ps["site a/s1 vip"]
 	s1, s2 := ps["mycat a/s1 sql"], ps["mycat a/s2 sql"]
-	const life, brief = 3 * time.Second, 200 * time.Millisecond
 
 	if _, own := p.probes("mc-a")["site a/s1 vip"]; own {
 		t.Error("the VIP's own host probes it")
 	}
-	see(t, port, life, writing, "ok")
-	see(t, admin, life, writing, "ok")
-	see(t, s1, life, Mode{}, "s1 ok")
-	see(t, s2, life, Mode{Anew: true, Write: writing.Write}, "s2 ok")
-	see(t, path, life, writing, "s2 ok")
-	see(t, path, life, writing, "s1 ok")
-	see(t, path, life, Mode{Anew: true, Write: writing.Write}, "s2 ok, s1 ok")
+	see(t, port, writing, "ok")
+	see(t, admin, writing, "ok")
+	see(t, s1, Mode{}, "s1 ok")
+	see(t, s2, Mode{Anew: true, Write: writing.Write}, "s2 ok")
+	see(t, path, writing, "s2 ok")
+	see(t, path, writing, "s1 ok")
+	see(t, path, Mode{Anew: true, Write: writing.Write}, "s2 ok, s1 ok")
 	for i, b := range p.backends {
 		if n := b.must("SELECT count(*) FROM baton.heartbeat WHERE observer='witness@mycat'"); n != "1" {
 			t.Errorf("backend %d has %s rows of the probe", i, n)
@@ -134,34 +133,34 @@ func TestMycat(t *testing.T) {
 	}
 
 	p.backends[0].must("SET GLOBAL read_only=1")
-	see(t, s1, life, Mode{Anew: true, Write: writing.Write}, "s1 role")
-	see(t, s1, life, Mode{}, "s1 ok")
+	see(t, s1, Mode{Anew: true, Write: writing.Write}, "s1 role")
+	see(t, s1, Mode{}, "s1 ok")
 	p.backends[0].must("SET GLOBAL read_only=0")
 
 	// One backend hangs: that shard hangs. After the back-off began it is left alone, unless it is a recheck.
 	p.backends[1].signal(syscall.SIGSTOP)
 	for range hungFree {
-		see(t, s2, brief, Mode{}, "s2 timeout")
+		see(t, s2, Mode{}, "s2 timeout")
 	}
-	see(t, s2, brief, Mode{}, "s2 pending")
-	see(t, s1, life, Mode{}, "s1 ok")
-	see(t, s2, brief, Mode{Anew: true}, "s2 timeout")
+	see(t, s2, Mode{}, "s2 pending")
+	see(t, s1, Mode{}, "s1 ok")
+	see(t, s2, Mode{Anew: true}, "s2 timeout")
 	p.backends[1].signal(syscall.SIGCONT)
 	p.backends[1].eventually("the shard is back", func() bool { return s2.Do(t.Context(), Mode{Anew: true})[0].Cause == health.OK })
 
 	p.backends[1].kill()
 	p.backends[1].eventually("the backend is down", func() bool { return s2.Do(t.Context(), Mode{})[0].Cause == health.BackendDown })
 	p.fault("pool-exhausted dn1 on")
-	see(t, s1, life, Mode{}, "s1 pool-exhausted")
+	see(t, s1, Mode{}, "s1 pool-exhausted")
 	p.fault("clear")
 
 	p.fault("accept-only on")
-	see(t, port, brief, writing, "no-greeting")
-	see(t, path, brief, writing, "s1 no-greeting, s2 no-greeting")
+	see(t, port, writing, "no-greeting")
+	see(t, path, writing, "s1 no-greeting, s2 no-greeting")
 	p.fault("clear")
 	p.fault("starve on")
-	see(t, port, brief, writing, "ok") // what a port probe, and COM_PING, call well
-	see(t, s1, brief, Mode{}, "s1 timeout")
+	see(t, port, writing, "ok") // what a port probe, and COM_PING, call well
+	see(t, s1, Mode{}, "s1 timeout")
 	p.fault("clear")
 }
 
@@ -175,7 +174,7 @@ func TestMycatOurSideIsWrong(t *testing.T) {
 	}
 	for _, pr := range ps {
 		if pr.Targets[0].Kind == health.Mycat && pr.Targets[0].Shard == "s2" {
-			see(t, pr, 3*time.Second, Mode{}, "s2 config")
+			see(t, pr, Mode{}, "s2 config")
 		}
 	}
 	if _, _, err := All(Config{Cluster: c}); err == nil {

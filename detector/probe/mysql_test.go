@@ -94,7 +94,26 @@ func (s *server) start() {
 	s.eventually("the server answers", func() bool { _, err := s.root("SELECT 1"); return err == nil })
 }
 
-func (s *server) signal(sig syscall.Signal) { _ = s.cmd.Process.Signal(sig) }
+func (s *server) signal(sig syscall.Signal) {
+	_ = s.cmd.Process.Signal(sig)
+	if sig == syscall.SIGSTOP { // the kernel stops one thread after the other, and the last may still answer
+		s.eventually("every thread stands", func() bool { return stands(s.cmd.Process.Pid) })
+	}
+}
+
+// stands says whether every thread of the process is stopped.
+func stands(pid int) bool {
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(stats) == 0 {
+		return false
+	}
+	for _, path := range stats {
+		if b, err := os.ReadFile(path); err != nil || !strings.Contains(string(b), ") T ") {
+			return false
+		}
+	}
+	return true
+}
 
 func (s *server) kill() {
 	s.signal(syscall.SIGKILL)
@@ -154,13 +173,29 @@ func (s *server) eyes(change ...func(*Config)) eyes {
 
 var writing = Mode{Write: func(cluster.ShardName) bool { return true }}
 
+// Lives of looks on a busy machine: of one that is to be answered, and of one that is to be given up, which still has to get that far.
+const (
+	life  = 10 * time.Second
+	brief = 500 * time.Millisecond
+)
+
+// lifeOf is the life of a look that is to end with these causes.
+func lifeOf(want string) time.Duration {
+	for _, silence := range []health.Cause{health.Timeout, health.NoGreeting, health.WriteStall} {
+		if strings.Contains(want, silence.String()) {
+			return brief
+		}
+	}
+	return life
+}
+
 // see looks once with each probe and compares the causes, "ok ok ok".
-func (e eyes) see(t *testing.T, life time.Duration, m Mode, want string) {
+func (e eyes) see(t *testing.T, m Mode, want string) {
 	t.Helper()
 	var got []string
 	var details []string
-	for _, p := range []*Probe{e.port, e.sql, e.beat} {
-		ctx, cancel := context.WithTimeout(t.Context(), life)
+	for i, p := range []*Probe{e.port, e.sql, e.beat} {
+		ctx, cancel := context.WithTimeout(t.Context(), lifeOf(strings.Fields(want)[i]))
 		s := p.Do(ctx, m)
 		cancel()
 		got = append(got, s[0].Cause.String())
@@ -173,39 +208,37 @@ func (e eyes) see(t *testing.T, life time.Duration, m Mode, want string) {
 
 func TestMariaDB(t *testing.T) {
 	s := newServer(t)
-	const life = 3 * time.Second // of looks that must succeed, on a busy machine
-	const brief = 300 * time.Millisecond
 
 	t.Run("well", func(t *testing.T) {
 		e := s.eyes()
 		for range freshEvery + 2 {
-			e.see(t, life, writing, "ok ok ok")
+			e.see(t, writing, "ok ok ok")
 		}
 		if got := s.must(`SELECT seq FROM baton.heartbeat WHERE observer='w\'1'`); got != fmt.Sprint(freshEvery+2) {
 			t.Errorf("the row has seq %q", got)
 		}
-		e.see(t, life, Mode{}, "ok ok ok") // as on a standby: the row is young
+		e.see(t, Mode{}, "ok ok ok") // as on a standby: the row is young
 	})
 	t.Run("standby", func(t *testing.T) {
 		s.must("DELETE FROM baton.heartbeat")
 		e := s.eyes(func(c *Config) { c.Stale = time.Nanosecond })
-		e.see(t, life, Mode{}, "ok ok stale")
+		e.see(t, Mode{}, "ok ok stale")
 		if got := s.must("SELECT count(*) FROM baton.heartbeat"); got != "0" {
 			t.Errorf("a standby has %s rows: it was written", got)
 		}
-		e.see(t, life, writing, "ok ok ok")
-		e.see(t, life, Mode{}, "ok ok stale")
+		e.see(t, writing, "ok ok ok")
+		e.see(t, Mode{}, "ok ok stale")
 	})
 	t.Run("read-only", func(t *testing.T) {
 		e := s.eyes()
 		s.must("SET GLOBAL read_only=1")
-		e.see(t, life, writing, "ok ok role")
+		e.see(t, writing, "ok ok role")
 		s.must("SET GLOBAL read_only=0")
-		e.see(t, life, writing, "ok ok ok")
+		e.see(t, writing, "ok ok ok")
 	})
 	t.Run("wrong password", func(t *testing.T) {
 		e := s.eyes(func(c *Config) { c.MySQL.Password = "wrong" })
-		e.see(t, life, writing, "ok config config")
+		e.see(t, writing, "ok config config")
 	})
 	t.Run("business", func(t *testing.T) {
 		ask := func(sql, want string) func(*Config) {
@@ -213,28 +246,28 @@ func TestMariaDB(t *testing.T) {
 				c.Business = map[cluster.ShardName][]Statement{"s1": {{SQL: "select 1"}, {SQL: sql, Want: want}}}
 			}
 		}
-		s.eyes(ask("select count(*) = 0 from bank.ledger", "1")).see(t, life, writing, "ok ok ok")
-		s.eyes(ask("select 41+1", "43")).see(t, life, writing, "ok wrong-answer ok")
-		s.eyes(ask("select id from bank.ledger", "7")).see(t, life, writing, "ok wrong-answer ok")
-		s.eyes(ask("select 1 from bank.nowhere", "")).see(t, life, writing, "ok data ok")
-		s.eyes(ask("selct 1", "")).see(t, life, writing, "ok config ok")
-		s.eyes(ask("select sleep(3)", "")).see(t, brief, writing, "ok timeout ok")
+		s.eyes(ask("select count(*) = 0 from bank.ledger", "1")).see(t, writing, "ok ok ok")
+		s.eyes(ask("select 41+1", "43")).see(t, writing, "ok wrong-answer ok")
+		s.eyes(ask("select id from bank.ledger", "7")).see(t, writing, "ok wrong-answer ok")
+		s.eyes(ask("select 1 from bank.nowhere", "")).see(t, writing, "ok data ok")
+		s.eyes(ask("selct 1", "")).see(t, writing, "ok config ok")
+		s.eyes(ask("select sleep(3)", "")).see(t, writing, "ok timeout ok")
 	})
 	t.Run("our table is missing", func(t *testing.T) {
 		s.must("RENAME TABLE baton.heartbeat TO baton.away")
 		e := s.eyes(func(c *Config) { c.Business = map[cluster.ShardName][]Statement{"s1": {{SQL: "select 1"}}} })
-		e.see(t, life, writing, "ok ok config")
+		e.see(t, writing, "ok ok config")
 		s.must("RENAME TABLE baton.away TO baton.heartbeat")
 	})
 	t.Run("killed sessions are no failure", func(t *testing.T) {
 		e := s.eyes()
-		e.see(t, life, writing, "ok ok ok")
+		e.see(t, writing, "ok ok ok")
 		s.must("KILL USER baton_probe")
-		e.see(t, life, writing, "ok ok ok")
+		e.see(t, writing, "ok ok ok")
 	})
 	t.Run("full", func(t *testing.T) {
 		e := s.eyes()
-		e.see(t, life, writing, "ok ok ok")
+		e.see(t, writing, "ok ok ok")
 		s.must("SET GLOBAL max_connections=10")
 		crowd := make([]eyes, 8)
 		s.eventually("no room", func() bool {
@@ -261,7 +294,7 @@ func TestMariaDB(t *testing.T) {
 func TestWriteStallNeverPilesUp(t *testing.T) {
 	s := newServer(t)
 	e := s.eyes()
-	e.see(t, 3*time.Second, writing, "ok ok ok")
+	e.see(t, writing, "ok ok ok")
 	lock := exec.CommandContext(t.Context(), "mariadb", "--no-defaults", "--socket="+filepath.Join(s.dir, "sock"), "-uroot", "-e",
 		"SET lock_wait_timeout=1; BEGIN; SELECT * FROM baton.heartbeat FOR UPDATE; SELECT sleep(60)")
 	if err := lock.Start(); err != nil {
@@ -270,8 +303,8 @@ func TestWriteStallNeverPilesUp(t *testing.T) {
 	s.eventually("the row is locked", func() bool {
 		return s.must("SELECT count(*) FROM information_schema.processlist WHERE state='User sleep'") == "1"
 	})
-	for range 12 {
-		e.see(t, 100*time.Millisecond, writing, "ok ok write-stall")
+	for range 5 {
+		e.see(t, writing, "ok ok write-stall")
 		if n := s.must("SELECT count(*) FROM information_schema.processlist WHERE user='baton_probe' AND info LIKE 'INSERT%'"); n != "0" && n != "1" {
 			t.Fatalf("%s abandoned writes wait in the server", n)
 		}
@@ -286,14 +319,13 @@ func TestWriteStallNeverPilesUp(t *testing.T) {
 func TestFrozenAndKilled(t *testing.T) {
 	s := newServer(t)
 	e := s.eyes()
-	const brief = 200 * time.Millisecond
-	e.see(t, 3*time.Second, writing, "ok ok ok")
+	e.see(t, writing, "ok ok ok")
 	s.signal(syscall.SIGSTOP)
-	e.see(t, brief, writing, "no-greeting timeout write-stall") // the judge asks the other two before it calls that a stall of writes
-	e.see(t, brief, writing, "no-greeting no-greeting no-greeting")
+	e.see(t, writing, "no-greeting timeout write-stall") // the judge asks the other two before it calls that a stall of writes
+	e.see(t, writing, "no-greeting no-greeting no-greeting")
 	s.signal(syscall.SIGCONT)
 	s.eventually("it is back", func() bool { return e.sql.Do(t.Context(), writing)[0].Cause == health.OK })
-	e.see(t, 3*time.Second, writing, "ok ok ok")
+	e.see(t, writing, "ok ok ok")
 
 	tripped := make(chan error, 1)
 	go func() {
@@ -310,9 +342,9 @@ func TestFrozenAndKilled(t *testing.T) {
 	if err := <-tripped; err == nil || strings.Contains(err.Error(), "not tripped") {
 		t.Errorf("the wire says %v", err)
 	}
-	e.see(t, brief, writing, "refused refused refused")
+	e.see(t, writing, "refused refused refused")
 	s.start()
-	e.see(t, 3*time.Second, writing, "ok ok ok")
+	e.see(t, writing, "ok ok ok")
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stopped := errors.New("stopped")

@@ -303,7 +303,7 @@ func TestRealEtcd(t *testing.T) {
 	if got := look(); !slices.Equal(got, []string{"ETCD_NO_ASSIGNMENT"}) {
 		t.Errorf("an empty etcd: %q", got)
 	}
-	kv, err := dcs.NewEtcd(dcs.Config{Endpoints: cfg.Etcd.Endpoints})
+	kv, err := dcs.NewEtcd(dcs.Config{Endpoints: cfg.Etcd.Endpoints, AttemptTimeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

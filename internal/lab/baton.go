@@ -54,8 +54,17 @@ func (l *Lab) firstStart(ctx context.Context) error {
 			return err
 		}
 	}
-	return l.switchTo(ctx, sites[0].name, "first start")
+	for {
+		err := l.switchTo(ctx, sites[0].name, "first start")
+		// On a slow machine the daemons answer before one of them is controller, and nobody takes the command up.
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != exitNobody || ctx.Err() != nil {
+			return err
+		}
+	}
 }
+
+// exitNobody is what Baton's command line exits with when no controller has taken a command up.
+const exitNobody = 69
 
 // answers waits until the node's daemon can be asked, or has ended.
 func (l *Lab) answers(ctx context.Context, node string) error {

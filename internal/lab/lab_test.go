@@ -85,11 +85,18 @@ func TestChecksFind(t *testing.T) {
 	must(r.prepare(ctx))
 	r.struck = time.Now()
 	var ids []int64 // acknowledged ones of shard 1
-	for _, w := range l.writer.Writes() {
-		if w.Shard == 0 && w.Outcome == load.Acknowledged {
-			ids = append(ids, w.ID)
+	must(l.poll(ctx, "three acknowledged rows", func(context.Context) error {
+		ids = ids[:0]
+		for _, w := range l.writer.Writes() {
+			if w.Shard == 0 && w.Outcome == load.Acknowledged {
+				ids = append(ids, w.ID)
+			}
 		}
-	}
+		if len(ids) < 3 {
+			return fmt.Errorf("%d rows", len(ids))
+		}
+		return nil
+	}))
 	a1, a2 := l.mysql["db-a1"], l.mysql["db-a2"]
 	must(a1.Exec(ctx, fmt.Sprintf("DELETE FROM bank.ledger WHERE id=%d", ids[0])))
 	must(a1.Exec(ctx, fmt.Sprintf("UPDATE bank.ledger SET server_id=99 WHERE id=%d", ids[1])))

@@ -255,7 +255,8 @@ func (r *run) noInterruption() error {
 			return fmt.Errorf("%d writes were %s (%d while it was quiet)", n, o, before)
 		}
 	}
-	if limit := jitterTimes * max(quiet, shardCount*writeEvery); since.Length() > limit {
+	// Not below what one stray write takes: its timeout, and a new connection.
+	if limit := max(jitterTimes*max(quiet, shardCount*writeEvery), 3*writeTimeout); since.Length() > limit {
 		return fmt.Errorf("%s had no good write for %v; while it was quiet the longest was %v", shardName(since.Shard), since.Length(), quiet)
 	}
 	return nil

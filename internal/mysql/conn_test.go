@@ -94,7 +94,7 @@ func TestConnectCauses(t *testing.T) {
 		want   health.Cause
 	}{
 		{"nobody listens", Server{Addr: nobody, Timeout: time.Minute}, health.Refused},
-		{"no greeting", Server{Addr: listener(t, "", true), Timeout: 50 * time.Millisecond}, health.NoGreeting},
+		{"no greeting", Server{Addr: listener(t, "", true), Timeout: time.Second}, health.NoGreeting},
 		{"accept, then close", Server{Addr: listener(t, "", false), Timeout: time.Minute}, health.Protocol},
 		{"another protocol", Server{Addr: listener(t, "SSH-2.0-OpenSSH_9.2\r\n", false), Timeout: time.Minute}, health.Reset},
 		{"too many connections", Server{Addr: listener(t, "\x17\x00\x00\x00\xff\x10\x04Too many connections", true), Timeout: time.Minute}, health.Overload},

@@ -296,7 +296,7 @@ func TestFenceFrozen(t *testing.T) {
 	if err := a.Freeze(long(t)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	_, err := ca.FenceWrites(ctx, current)
 	if cerr := a.Thaw(); cerr != nil {
@@ -450,15 +450,20 @@ func TestFenceXA(t *testing.T) {
 func TestKillStepsLoggingIn(t *testing.T) {
 	a := startNode(t, 1)
 	c := a.connect(t)
+	loggingIn := func() int {
+		list, err := c.sessions(long(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(ids(list, func(s session) bool { return s.user == "unauthenticated user" }))
+	}
+	eventually(t, "the last connection of the set-up is gone", func() bool { return loggingIn() == 0 })
 	login, err := net.Dial("tcp", a.Server.Addr.String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer login.Close() //nolint:errcheck // the server has closed it
-	eventually(t, "the server waits for the login", func() bool {
-		list, err := c.sessions(long(t))
-		return err == nil && len(ids(list, func(s session) bool { return s.user == "unauthenticated user" })) == 1
-	})
+	eventually(t, "the server waits for the login", func() bool { return loggingIn() == 1 })
 	if n, err := c.KillSteps(long(t), current); err != nil || n != 1 {
 		t.Fatalf("killed %d: %v", n, err)
 	}

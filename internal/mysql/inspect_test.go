@@ -8,7 +8,7 @@ import (
 // A server that hangs in the middle of an inspection is an error: variables that were not read would be judged as if they were empty.
 func TestInspectAHangingServer(t *testing.T) {
 	n := startNode(t, 1)
-	n.Timeout = 300 * time.Millisecond
+	n.Timeout = 2 * time.Second // of the inspection that hangs; the one before it has to be ready by then
 	c := n.connect(t)
 	if in, err := c.Inspect(long(t)); err != nil || in.Vars["log_bin"] != "ON" {
 		t.Fatalf("log_bin is %q: %v", in.Vars["log_bin"], err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -198,13 +199,14 @@ type writers struct {
 	mu    sync.Mutex
 	acked []int64
 	codes map[uint16]int
+	fails []int // of each writer
 }
 
 // write starts n writers on the node. A writer whose connection breaks connects again, until stop.
 func write(t testing.TB, at *node, n int, base int64) *writers {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &writers{cancel: cancel, codes: map[uint16]int{}}
+	w := &writers{cancel: cancel, codes: map[uint16]int{}, fails: make([]int, n)}
 	for k := range n {
 		w.wait.Go(func() {
 			for id := base + int64(k); ctx.Err() == nil; {
@@ -214,7 +216,7 @@ func write(t testing.TB, at *node, n int, base int64) *writers {
 				}
 				for ctx.Err() == nil && (err == nil || serverNumber(err) != 0) {
 					err = exec(ctx, c, fmt.Sprintf("INSERT INTO app.t VALUES (%d, %d)", id, at.Server.Addr.Port()))
-					w.note(id, err)
+					w.note(k, id, err)
 					id += int64(n) // a statement of unknown outcome is never sent again
 					if err != nil {
 						pause(ctx, time.Millisecond) // a refused client does not spin
@@ -237,7 +239,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (w *writers) note(id int64, err error) {
+func (w *writers) note(writer int, id int64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil {
@@ -245,6 +247,27 @@ func (w *writers) note(id int64, err error) {
 		return
 	}
 	w.codes[serverNumber(err)]++
+	w.fails[writer]++
+}
+
+// fenced waits until every writer was refused after this call: what was acknowledged before has then been counted, too. The server lets go
+// of its lock before a writer has read the answer.
+func (w *writers) fenced(t testing.TB) {
+	t.Helper()
+	fails := func() []int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return slices.Clone(w.fails)
+	}
+	before := fails()
+	eventually(t, "every writer is refused", func() bool {
+		for k, n := range fails() {
+			if n == before[k] {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 func (w *writers) count() int {

@@ -20,6 +20,7 @@ func TestPlanned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		w.fenced(t)
 		acked := w.count()
 		if _, err := ct.CatchUp(long(t), current, f.Executed); err != nil {
 			t.Fatal(err)

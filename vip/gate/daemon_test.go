@@ -147,9 +147,12 @@ func TestReleaseLeavesTheGateInForce(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			l := newLab(t)
 			tr := newTraffic(l)
-			g := l.installed(l.config(v.method, v.unmapped), Now().Add(200*time.Millisecond))
+			g := l.installed(l.config(v.method, v.unmapped), Now().Add(time.Hour))
 			tr.flows(5)
-			deadline := g.Word()
+			deadline := Now().Add(200 * time.Millisecond)
+			if got := g.Swap(g.Word(), deadline); got != Swapped {
+				t.Fatal(got)
+			}
 			l.must(g.Release())
 			if got := g.Swap(deadline, Now().Add(time.Hour)); got != NotInstalled {
 				t.Errorf("swap after release: %v", got)

@@ -54,6 +54,9 @@ func newTraffic(l *lab) *traffic {
 		peer, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(l.peer, echoPort)))
 		return err
 	})
+	for _, c := range []*net.UDPConn{host, peer} { // what a starved reader has not fetched must not be taken for lost
+		l.must(c.SetReadBuffer(4 << 20))
+	}
 	wire := l.packetSocket(l.peerNS, l.peerDev, unix.ETH_P_ARP)
 	vipAt, peerAt := netip.AddrPortFrom(l.vip, echoPort), netip.AddrPortFrom(l.peer, echoPort)
 	tr.run(func() { tr.answer(host) })

@@ -164,8 +164,9 @@ func TestExpiredVIPStaysAwayUntilBoundAgain(t *testing.T) {
 	l := newLab(t)
 	b := l.binder(t, nil)
 	l.host.Do(func() {
-		check(t, b.Bind(patience(), time.Second))
+		check(t, b.Bind(patience(), time.Minute))
 		s := running(t, b)
+		check(t, l.addr.Extend(patience(), time.Second))
 		nettest.Until(t, "the kernel removes it", func() bool { return !l.state(t).Present })
 		sub, err := l.addr.Subscribe(patience())
 		check(t, err)

@@ -92,8 +92,11 @@ func initMain() (int, error) {
 	}
 	// A terminal's interrupt reaches every process of the group; the first one must outlive the program to report its code.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
-	if err := os.Setenv(stageVar, stageIn); err != nil {
-		return exitSetup, err
+	// Servers name their temporary tables by process id, which is the same in every box, and /tmp is the machine's.
+	for name, value := range map[string]string{stageVar: stageIn, "TMPDIR": "/dev/shm"} {
+		if err := os.Setenv(name, value); err != nil {
+			return exitSetup, err
+		}
 	}
 	files := []*os.File{os.Stdin, os.Stdout, os.Stderr}
 	for fd := 3; inherited(fd); fd++ {

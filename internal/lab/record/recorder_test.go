@@ -49,11 +49,13 @@ func TestTwoHolders(t *testing.T) {
 		t.Fatalf("holds = %+v, want a with ARP and IP", holds)
 	}
 	run("b", "ip", "addr", "add", vip.String()+"/32", "dev", "eth0")
-	run("app", "ip", "neigh", "replace", vip.String(), "lladdr", "02:4d:0a:4d:00:0c", "dev", "eth0")
-	run("app", "ping", "-c", "1", "-W", "2", vip.String())
-	run("app", "ip", "neigh", "replace", vip.String(), "lladdr", "02:4d:0a:4d:00:0b", "dev", "eth0")
-	run("app", "ping", "-c", "1", "-W", "2", vip.String())
-	waitHolds(t, r, func(h []Hold) bool { return Double(h) > 0 })
+	waitHolds(t, r, func(h []Hold) bool {
+		for _, mac := range []string{"02:4d:0a:4d:00:0c", "02:4d:0a:4d:00:0b"} { // again and again: on a busy machine a round takes longer than a hold lasts
+			run("app", "ip", "neigh", "replace", vip.String(), "lladdr", mac, "dev", "eth0")
+			run("app", "ping", "-c", "1", "-W", "2", vip.String())
+		}
+		return Double(h) > 0
+	})
 	if got := r.Since(time.Now().Add(-time.Minute)); len(got) != 2 {
 		t.Fatalf("hosts that answered = %v, want a and b", got)
 	}

@@ -167,7 +167,7 @@ func backendConfig(control string) Config {
 // TestReaper: a hung statement ends only by sqlExecuteTimeout.
 func TestReaper(t *testing.T) {
 	frozen := serve(t, backendConfig(control(t)))
-	r := front(t, Config{Periods: Periods{SQLExecute: Duration(100 * time.Millisecond), Check: Duration(10 * time.Millisecond)}}, frozen.sql.String())
+	r := front(t, Config{Periods: Periods{SQLExecute: Duration(2 * time.Second), Check: Duration(10 * time.Millisecond)}}, frozen.sql.String())
 	db := r.client(t)
 	_, err := ask(t.Context(), db, onDN1)
 	wants(t, err, "ok")
@@ -198,7 +198,7 @@ func TestStartBesideFrozen(t *testing.T) {
 
 // TestHeartbeatTimeline: refused beats leave RS_CODE at 1 until the third; hung ones show as checking; recovery takes one period.
 func TestHeartbeatTimeline(t *testing.T) {
-	periods := Periods{Heartbeat: Duration(20 * time.Millisecond), HeartbeatTimeout: Duration(60 * time.Millisecond)}
+	periods := Periods{Heartbeat: Duration(100 * time.Millisecond), HeartbeatTimeout: Duration(time.Second)}
 	back := serve(t, backendConfig(control(t)))
 	r := front(t, Config{Periods: periods, Control: control(t)}, back.sql.String(), "127.0.0.1:1")
 	admin := r.manager(t)
