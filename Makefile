@@ -18,7 +18,7 @@ setup: ## install what the laboratory needs, once
 	@scripts/setup
 
 build: ## bin/baton, bin/batonlab
-	go build -o bin/ ./cmd/baton ./cmd/batonlab
+	go build -buildvcs=auto -o bin/ ./cmd/baton ./cmd/batonlab
 
 demo: setup build ## one failover, told as it happens
 	@$(SUDO) timeout 120 bin/batonlab demo

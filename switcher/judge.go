@@ -107,7 +107,11 @@ func judgeStandby(out *SiteReady, r *Readiness, me, active Seen, sync cluster.Sy
 		block("NOT_REPLICATING", "%s does not replicate from %s (source: %s)", name, active.Addr, orNone(me.Source))
 		mend("%s does not replicate from %s", name, active.Addr)
 	case me.SQLRunning != "Yes":
-		block("APPLIER_STOPPED", "the applier of %s does not run: %s", name, orNone(me.SQLError))
+		text := "the applier of " + name + " does not run"
+		if me.SQLError != "" {
+			text += ": " + me.SQLError
+		}
+		block("APPLIER_STOPPED", "%s", text)
 		mend("the applier of %s does not run", name)
 	case me.IORunning == "No":
 		mend("the receiver of %s does not run", name)

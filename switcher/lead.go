@@ -305,6 +305,9 @@ func (t *tenure) note(d policy.Decision, now time.Time) {
 
 // advise numbers what mode advise would do, and keeps the number while it holds.
 func (t *tenure) advise(d policy.Decision, now time.Time) {
+	if t.advice != nil && t.advice.From != t.assignment.Value.Site { // it was followed, or somebody has switched anyway
+		t.advice, t.published = nil, time.Time{}
+	}
 	if d.Reason != policy.WouldSwitch {
 		return // an advice stays valid for its life: the operator may be typing it
 	}

@@ -72,12 +72,20 @@ func (t *tenure) ailing(f policy.Facts, now time.Time) []ailment {
 		all = append(all, ailment{plan.Repair, active, t.Cluster.Shards, strings.Join(s.Rejoin, "; ")})
 	}
 	for _, site := range t.Cluster.Others(active) {
-		s := t.ready.Sites[site.Name]
-		if len(s.Rejoin) > 0 && f.Sites[site.Name].State != health.Down {
-			all = append(all, ailment{plan.Rejoin, site.Name, t.Cluster.Shards, strings.Join(s.Rejoin, "; ")})
+		// Down as a site or not: without its Mycat, or with one MySQL dead, the others can hold a copy, and until they do no write is lossless.
+		s, shards := t.ready.Sites[site.Name], t.answering(site.Name)
+		if len(s.Rejoin) > 0 && len(shards) > 0 {
+			all = append(all, ailment{plan.Rejoin, site.Name, shards, strings.Join(s.Rejoin, "; ")})
 		}
 	}
 	return all
+}
+
+// answering are the shards whose instance of the site answered the controller's newest look.
+func (t *tenure) answering(site cluster.SiteName) []cluster.ShardName {
+	return slices.DeleteFunc(slices.Clone(t.Cluster.Shards), func(shard cluster.ShardName) bool {
+		return slices.ContainsFunc(t.ready.Instances, func(x Instance) bool { return x.Site == site && x.Shard == shard && x.Err != "" })
+	})
 }
 
 // anyDown says whether a quorum of observers sees a standby site down: what this controller alone does not reach proves nothing.

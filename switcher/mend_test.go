@@ -11,6 +11,7 @@ import (
 	"github.com/baton-ha/baton/internal/cluster"
 	"github.com/baton-ha/baton/internal/dcs"
 	"github.com/baton-ha/baton/switcher/plan"
+	"github.com/baton-ha/baton/switcher/policy"
 )
 
 func published(t *testing.T, st dcs.State) Readiness {
@@ -347,4 +348,35 @@ func TestFailingRepairHoldsUpNoRejoin(t *testing.T) {
 			t.Errorf("rejoin of %s %s: %s", s.To, s.Outcome, s.Why)
 		}
 	})
+}
+
+// One dead instance makes the whole site down, and costs no other shard its copy: those that answer are rejoined.
+func TestRejoinOfASiteThatIsDown(t *testing.T) {
+	within(t, func(w *world) {
+		w.serving()
+		w.down("b")
+		w.lead("witness")
+		w.set(func() {
+			w.look = func(r *Readiness) {
+				r.Sites["b"] = SiteReady{Rejoin: []string{"semi-sync of s1 is not armed"}}
+				r.Instances = []Instance{{Site: "b", Shard: "s1"}, {Site: "b", Shard: "s2", Err: "refused"}, {Site: "a", Shard: "s2"}}
+			}
+		})
+		if s := w.mended(plan.Rejoin); s.Outcome != plan.Completed || s.To != "b" || !slices.Equal(s.Shards, []cluster.ShardName{"s1"}) {
+			t.Errorf("rejoin of %s %v %s: %s", s.To, s.Shards, s.Outcome, s.Why)
+		}
+	})
+}
+
+// What was advised and has happened is no advice any more.
+func TestAdviceEndsWithTheSwitch(t *testing.T) {
+	tn := &tenure{advice: &Advice{ID: 3, From: "a", To: "b", Until: time.Now().Add(time.Minute)}}
+	tn.assignment.Value.Site = "a"
+	if tn.advise(policy.Decision{Reason: policy.Healthy}, time.Now()); tn.advice == nil {
+		t.Error("an advice ends while its site still serves")
+	}
+	tn.assignment.Value.Site = "b"
+	if tn.advise(policy.Decision{Reason: policy.Healthy}, time.Now()); tn.advice != nil {
+		t.Errorf("after the switch: %+v", tn.advice)
+	}
 }

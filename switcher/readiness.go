@@ -16,7 +16,8 @@ type Instance struct {
 	ReadOnly bool              `json:"read_only"`
 	Role     string            `json:"role"` // writable, replica, standalone, unreachable
 	Source   string            `json:"source,omitempty"`
-	Lag      time.Duration     `json:"lag"`
+	Lag      *time.Duration    `json:"lag,omitempty"`       // absent: unknown, as while a thread does not run
+	Stopped  string            `json:"stopped,omitempty"`   // which threads of a replica do not run
 	SemiSync string            `json:"semi_sync,omitempty"` // on, off, replica
 	Executed string            `json:"executed,omitempty"`
 	Err      string            `json:"err,omitempty"` // why it could not be read

@@ -40,6 +40,7 @@ var cases = []struct {
 	}},
 	{"NODE_UNREACHABLE", "node is off", func(_ *config.Config, f *Facts) { f.Nodes[2].Err = errAny }},
 	{"NODE_SILENT", "node without a daemon", func(_ *config.Config, f *Facts) { f.Etcd.Reports = f.Etcd.Reports[:2] }},
+	{"NODE_SILENT", "Mycat host without a daemon", func(_ *config.Config, f *Facts) { f.Etcd.Reports = f.Etcd.Reports[1:] }},
 	{"ETCD_UNAVAILABLE", "no quorum", func(_ *config.Config, f *Facts) { f.Etcd = Etcd{Err: errAny} }},
 	{"ETCD_NOT_STARTED", "before the daemons start", func(_ *config.Config, f *Facts) {
 		f.Etcd = Etcd{Err: errAny, Members: []Member{{Err: errAny, Refused: true}, {Err: errAny, Refused: true}}}
@@ -103,7 +104,7 @@ var cases = []struct {
 	}},
 	{"MYSQL_BATON_SCHEMA", "no schema baton", func(_ *config.Config, f *Facts) { f.Instances[0].Schema = errAny }},
 	{"MYSQL_SEMISYNC_OFF", "replica half is off", func(_ *config.Config, f *Facts) { f.Instances[2].Vars["rpl_semi_sync_slave_enabled"] = "OFF" }},
-	{"MYSQL_SEMISYNC_OFF", "source half is off", func(_ *config.Config, f *Facts) { f.Instances[0].Vars["rpl_semi_sync_master_enabled"] = "OFF" }},
+	{"MYSQL_SEMISYNC_LET_GO", "source half is off", func(_ *config.Config, f *Facts) { f.Instances[0].Vars["rpl_semi_sync_master_enabled"] = "OFF" }},
 	{"MYSQL_SEMISYNC_STANDBY_SOURCE", "source half is on at a standby", func(_ *config.Config, f *Facts) { f.Instances[2].Vars["rpl_semi_sync_master_enabled"] = "ON" }},
 	{"MYSQL_SEMISYNC_OFF", "MySQL without the plugin", func(_ *config.Config, f *Facts) {
 		x := &f.Instances[2]

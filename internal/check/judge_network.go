@@ -14,8 +14,8 @@ var (
 	nodeUnreachable = declare("NODE_UNREACHABLE", Critical,
 		"The host of a daemon does not answer from here: neither its observer's vote nor its guard can be relied on.",
 		"Start the host, or open the way to it; a refused connection would be enough for this check.")
-	nodeSilent = declare("NODE_SILENT", Warning,
-		"No daemon of this node publishes reports in etcd: its vote is missing, and if it is a Mycat host nobody can bind the VIP there.",
+	nodeSilent = declare("NODE_SILENT", Critical,
+		"No daemon of this node publishes reports in etcd: its vote is missing, and if it is a Mycat host nobody can bind the VIP there and no switch to its site succeeds.",
 		"Start the daemon on that node and look at its log.")
 )
 
@@ -38,7 +38,11 @@ func checkDaemons(in input) []Finding {
 	var fs []Finding
 	for _, n := range in.cfg.Cluster.Nodes {
 		if !slices.Contains(e.Reports, n.Name) {
-			fs = append(fs, nodeSilent.at("node "+string(n.Name), "observer/"+string(n.Name)+" does not change"))
+			f := nodeSilent.at("node "+string(n.Name), "observer/"+string(n.Name)+" does not change")
+			if !slices.ContainsFunc(in.cfg.Cluster.Sites, func(s cluster.Site) bool { return s.Node == n.Name }) {
+				f = f.as(Warning) // a witness: one vote less
+			}
+			fs = append(fs, f)
 		}
 	}
 	return fs

@@ -11,8 +11,11 @@ var syncChecks = []func(input) []Finding{checkSemiSync, checkDurable, checkAcker
 
 var (
 	syncOff = declare("MYSQL_SEMISYNC_OFF", Critical,
-		"The source waits for nobody, or its standby acknowledges nothing: an acknowledged write can be lost with one host.",
-		"SET GLOBAL %s = ON, and write it into my.cnf (MySQL: both plugins have to be installed on every instance).")
+		"Half of semi-sync is missing: a standby acknowledges nothing, or the instance could not wait for one. An acknowledged write can be lost with one host.",
+		"SET GLOBAL %s = ON; the replica's half belongs into my.cnf too (MySQL: both plugins have to be installed on every instance).")
+	syncLetGo = declare("MYSQL_SEMISYNC_LET_GO", Critical,
+		"The active source waits for nobody: an acknowledged write can be lost with its host. Baton lets it go, so that its writers do not hang, when no standby follows, and arms it again by itself when one does.",
+		"Do not switch it on by hand: with no standby every commit would hang. Get the standby back: `baton status` names what does not replicate, `baton history` why it was let go.")
 	syncStandby = declare("MYSQL_SEMISYNC_STANDBY_SOURCE", Critical,
 		"The source half is on at a standby that nobody acknowledges to: its own applier waits for an answer that never comes, and nothing is applied any more.",
 		"SET GLOBAL %s = OFF on the standby. Baton arms it after a switch, when the other side follows.")
@@ -66,8 +69,10 @@ func checkSemiSync(in input) []Finding {
 		clients, _ := x.first(syncClients...)
 		active := in.active()
 		switch {
-		case !hasSource, x.Site == active && !x.on(source):
+		case !hasSource:
 			found(syncOff, source+" = "+shown(x, source), source)
+		case x.Site == active && !x.on(source):
+			found(syncLetGo, source+" = "+shown(x, source))
 		case !hasReplica, active != "" && x.Site != active && !x.on(replica):
 			found(syncOff, replica+" = "+shown(x, replica), replica)
 		case active != "" && x.Site != active && x.on(source) && x.Vars[clients] == "0":

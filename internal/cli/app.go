@@ -26,7 +26,7 @@ import (
 // Exit codes, the same for every command (docs: README).
 const (
 	ExitOK       = 0
-	ExitWarnings = 1  // check: warnings only; switch: it ended, and not completed
+	ExitWarnings = 1  // check: warnings only; switch: it ended, and not completed, or was answered with no
 	ExitCritical = 2  // check: critical findings; switch: refused by the policy
 	ExitUsage    = 64 // wrong words on the command line
 	ExitConfig   = 78 // baton.yaml is wrong
@@ -133,7 +133,11 @@ func app(out, errOut io.Writer) *cli.App {
 // nobody asked for is one of them: what was meant as a site must not be passed over.
 func allowLate(c *cli.Command, above string) {
 	name := above + " " + c.Name
-	if act := c.Action; act != nil {
+	if len(c.Subcommands) > 0 {
+		c.Action = func(ctx *cli.Context) error {
+			return errExit{ExitUsage, fmt.Sprintf("%s has no command %q; `%s --help` lists them", name, ctx.Args().First(), name)}
+		}
+	} else if act := c.Action; act != nil {
 		c.Action = func(ctx *cli.Context) error {
 			if most := strings.Count(c.ArgsUsage, "["); ctx.NArg() > most {
 				word := ctx.Args().Get(most)

@@ -79,8 +79,8 @@ func well() Status {
 		Instances: []switcher.Instance{
 			{Site: "a", Shard: "s1", Role: "writable", SemiSync: "on, 1 replicas"},
 			{Site: "a", Shard: "s2", Role: "writable", SemiSync: "on, 1 replicas"},
-			{Site: "b", Shard: "s1", Role: "replica", Source: "10.77.0.31:3306", Lag: 1500 * time.Microsecond},
-			{Site: "b", Shard: "s2", Role: "replica", Source: "10.77.0.32:3306"},
+			{Site: "b", Shard: "s1", Role: "replica", Source: "10.77.0.31:3306", Lag: new(1500 * time.Microsecond)},
+			{Site: "b", Shard: "s2", Role: "replica", Source: "10.77.0.32:3306", Lag: new(time.Duration(0))},
 		},
 	}
 	for _, n := range bank().Cluster.Nodes {
@@ -110,7 +110,8 @@ func ill() Status {
 	s.Readiness.Instances[3].Err = "timeout: no answer within 600 ms"
 	s.Readiness.Votes["a"] = policy.Votes{State: health.Suspect, Up: 1, Down: 1, Unknown: 1}
 	s.Readiness.Decision = policy.Decision{Reason: policy.InMaintenance, Text: "maintenance by ann@desk (new disks): nothing is switched automatically"}
-	delete(s.Observers, "witness")
+	s.Readiness.Instances[2].Lag, s.Readiness.Instances[2].Stopped = nil, "receiver Connecting, applier No"
+	s.Silent = []cluster.NodeName{"witness"}
 	s.Observers["mc-b"] = health.Report{Node: "mc-b", Blind: "none of its anchors answers"}
 	v := s.Observers["mc-a"].Verdicts["a"]
 	v.State, v.H = health.Down, 3

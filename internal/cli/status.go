@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -29,6 +31,7 @@ type Status struct {
 	Maintenance *cluster.Maintenance               `json:"maintenance,omitempty"`
 	Readiness   switcher.Readiness                 `json:"readiness"`
 	Observers   map[cluster.NodeName]health.Report `json:"observers"`
+	Silent      []cluster.NodeName                 `json:"silent,omitempty"` // observers that published nothing while this command looked
 	Sync        map[cluster.ShardName]string       `json:"sync"`
 	Bad         []string                           `json:"bad,omitempty"`
 }
@@ -87,6 +90,12 @@ func (s *session) status(ctx context.Context) (Status, error) {
 	for n, r := range st.Reports {
 		out.Observers[n] = r.Value
 	}
+	for n, r := range st.Reports {
+		if was, ok := first.Reports[n]; ok && was.Value.Seq == r.Value.Seq {
+			out.Silent = append(out.Silent, n)
+		}
+	}
+	slices.Sort(out.Silent)
 	for shard, v := range st.Sync {
 		out.Sync[shard] = v.Value.State
 	}
@@ -118,9 +127,6 @@ func notReady(cfg config.Config, first, st dcs.State, s Status) []string {
 		for _, b := range r.Blockers {
 			why = append(why, fmt.Sprintf("%s: %s %s", o.Name, b.Code, b.Text))
 		}
-		for _, m := range r.Rejoin {
-			why = append(why, fmt.Sprintf("%s: %s", o.Name, m))
-		}
 		if v := s.Readiness.Votes[o.Name]; v.State != health.Up {
 			why = append(why, fmt.Sprintf("%s is %s for the observers: %s", o.Name, v.State, v.Text))
 		}
@@ -131,6 +137,13 @@ func notReady(cfg config.Config, first, st dcs.State, s Status) []string {
 	for _, shard := range cfg.Cluster.Shards {
 		if s.Sync[shard] != cluster.SyncArmed {
 			why = append(why, fmt.Sprintf("semi-sync of %s is not armed", shard))
+		}
+	}
+	for _, o := range cfg.Cluster.Others(s.Assignment.Site) { // what is not said yet
+		for _, m := range s.Readiness.Sites[o.Name].Rejoin {
+			if !slices.ContainsFunc(why, func(said string) bool { return strings.Contains(said, m) }) {
+				why = append(why, fmt.Sprintf("%s: %s", o.Name, m))
+			}
 		}
 	}
 	return why
@@ -159,6 +172,8 @@ func renderStatus(w io.Writer, cfg config.Config, s Status) {
 		switch {
 		case !ok:
 			p("observer %-8s no report", n.Name)
+		case slices.Contains(s.Silent, n.Name):
+			p("observer %-8s SILENT: its daemon publishes nothing; has no vote", n.Name)
 		case r.Blind != "":
 			p("observer %-8s abstains: %s", n.Name, r.Blind)
 		default:
@@ -195,7 +210,11 @@ func renderSite(p func(string, ...any), s Status, site cluster.Site) {
 		role = "ACTIVE"
 	}
 	v := s.Readiness.Votes[site.Name]
-	p("site %s  %s   %s by %d up, %d down, %d unknown", site.Name, role, orElse(string(v.State), "unknown"), v.Up, v.Down, v.Unknown)
+	if v.State == "" {
+		p("site %s  %s   not judged yet", site.Name, role)
+	} else {
+		p("site %s  %s   %s by %d up, %d down, %d unknown", site.Name, role, v.State, v.Up, v.Down, v.Unknown)
+	}
 	p("├─ mycat %s  %s", site.Mycat.SQL, targets(s, site.Name, health.Mycat, ""))
 	for i, in := range site.Instances {
 		tree := "├─"
@@ -216,7 +235,13 @@ func instance(x switcher.Instance) string {
 	if x.Err != "" {
 		return "UNREACHABLE " + x.Err
 	}
-	if x.Role == "replica" {
+	switch {
+	case x.Role != "replica":
+	case x.Stopped != "":
+		return fmt.Sprintf("replica of %s, STOPPED: %s", x.Source, x.Stopped)
+	case x.Lag == nil:
+		return fmt.Sprintf("replica of %s, lag unknown", x.Source)
+	default:
 		return fmt.Sprintf("replica of %s, lag %s", x.Source, x.Lag.Round(time.Millisecond))
 	}
 	return fmt.Sprintf("%s, semi-sync %s", x.Role, x.SemiSync)

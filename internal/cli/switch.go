@@ -150,7 +150,7 @@ func ask(c *cli.Context, st dcs.State, cmd plan.Command) error {
 	fmt.Fprintf(c.App.ErrWriter, "The VIP is served by %s; from now on by %s. Go on? [y/N] ", from, to) //nolint:errcheck // a terminal that is gone needs no message
 	line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	if err != nil || !strings.HasPrefix(strings.ToLower(strings.TrimSpace(line)), "y") {
-		return errExit{ExitFailed, "nothing was done"}
+		return errExit{ExitWarnings, "nothing was done"}
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ type Why struct {
 	At       time.Time                         `json:"at"`
 	Votes    map[cluster.SiteName]policy.Votes `json:"votes"`
 	Advice   *switcher.Advice                  `json:"advice,omitempty"` // in mode advise
+	NotReady []string                          `json:"not_ready"`        // why no other site could take over now
 	Last     *plan.Summary                     `json:"last,omitempty"`   // the newest switch that was not a mending
 }
 
@@ -42,7 +43,11 @@ func whyCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			w := Why{Decision: r.Decision, At: r.At, Votes: r.Votes, Advice: r.Advice}
+			now, err := s.status(c.Context)
+			if err != nil {
+				return err
+			}
+			w := Why{Decision: r.Decision, At: r.At, Votes: r.Votes, Advice: r.Advice, NotReady: now.NotReady}
 			for _, sum := range switcher.Summaries(st.Switches) {
 				if !sum.Kind.Mends() {
 					w.Last = &sum
@@ -69,7 +74,13 @@ func (s *session) explain(st dcs.State, w Why) error {
 	if w.Decision.Reason != "" {
 		p("%s: %s", w.Decision.Reason, w.Decision.Text)
 	}
-	if a := w.Advice; a != nil && time.Now().Before(a.Until) {
+	if len(w.NotReady) > 0 && st.Assignment.Value.Site != "" {
+		p("NOT ready to fail over:")
+		for _, why := range w.NotReady {
+			p("  - %s", why)
+		}
+	}
+	if a := w.Advice; a != nil && time.Now().Before(a.Until) && a.From == st.Assignment.Value.Site {
 		p("%s (valid for another %s)", a.Text, time.Until(a.Until).Round(time.Second))
 	}
 	if m := st.Maintenance; m.Mod != 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -184,13 +185,23 @@ func describe(out *switcher.Seen, st mysql.Status) {
 		out.Replicates = true
 		out.IORunning, out.SQLRunning, out.SQLError = r.IORunning, r.SQLRunning, r.SQLError
 		out.Source = r.Source.String()
-		if r.Lag != nil {
-			out.Lag = *r.Lag
-		}
+		out.Lag, out.Stopped = r.Lag, stopped(r)
 		if out.ReadOnly {
 			out.Role = "replica"
 		}
 	}
+}
+
+// stopped names the threads of a replica that do not run; empty: both do.
+func stopped(r *mysql.Replica) string {
+	var out []string
+	if r.IORunning != "Yes" {
+		out = append(out, "receiver "+r.IORunning)
+	}
+	if r.SQLRunning != "Yes" {
+		out = append(out, "applier "+r.SQLRunning)
+	}
+	return strings.Join(out, ", ")
 }
 
 // serverOf says how to reach an instance with the admin account.

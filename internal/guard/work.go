@@ -146,7 +146,7 @@ func (w *work) sites(ctx context.Context, do func(context.Context, *Database, cl
 	for i, shard := range w.req.Shards {
 		at(&w.to[i], w.req.To, shard, w.patience(), w.undoing() || w.single(), "unknown")
 		if from {
-			at(&w.from[i], w.req.From, shard, w.budget(shard), w.optional(), "unreachable")
+			at(&w.from[i], w.req.From, shard, w.budget(shard), w.optional() || w.single(), "unreachable")
 		}
 		for j := range w.third[i] {
 			at(&w.third[i][j].db, w.third[i][j].site, shard, w.req.Budget, true, "unreachable."+string(w.third[i][j].site))
@@ -164,7 +164,7 @@ func (w *work) undoing() bool {
 }
 
 // single says whether each shard is mended by itself: one whose instance is dead must not keep the others waiting.
-func (w *work) single() bool { return w.req.Kind == plan.Repair || w.req.Kind == plan.Degrade }
+func (w *work) single() bool { return w.req.Kind.Mends() }
 
 func (w *work) connect(ctx context.Context, db *Database, site cluster.SiteName, shard cluster.ShardName) error {
 	s, _ := w.Cluster.Site(site)
@@ -361,6 +361,9 @@ func (w *work) undoSource(ctx context.Context, i int, shard cluster.ShardName) e
 // armed, or every writer would wait for a replica that is hours behind; and once more after it, or what was committed in between and is
 // not here yet would be lost with its source although sync/ says armed (PROTOCOL 5).
 func (w *work) rejoin(ctx context.Context, i int, shard cluster.ShardName) error {
+	if w.to[i] == nil || w.from[i] == nil {
+		return errSilent
+	}
 	source, _ := w.Cluster.Site(w.req.From)
 	in, _ := source.Instance(shard)
 	facts, err := w.to[i].Rejoin(ctx, w.check, in)

@@ -42,6 +42,10 @@ func demo(ctx context.Context, r request) error {
 		if err := l.Report(after, r.Report, result); err != nil {
 			fmt.Fprintln(os.Stderr, "report:", err)
 		}
+		fmt.Fprintf(os.Stderr, "The logs of all hosts are in %s.\n", r.Report)
+		if r.Options.Profile == "fast" {
+			fmt.Fprintln(os.Stderr, "Profile fast takes a stall of 300 ms for a failure. If this machine is busy: sudo bin/batonlab demo --profile steady")
+		}
 	}
 	if err := l.Close(after); err != nil {
 		fmt.Fprintln(os.Stderr, err)
