@@ -483,3 +483,21 @@ func golden(t *testing.T, name, got string) {
 		t.Errorf("%s differs; got:\n%s", path, got)
 	}
 }
+
+// Without etcd's quorum the active site has fenced itself; its instances look like standbys that have stopped, and nobody calls them so.
+func TestWithoutQuorumNoSiteIsAStandby(t *testing.T) {
+	cfg := parse(t, bank)
+	f := well(cfg)
+	f.Etcd = Etcd{ReadErr: errAny}
+	for i := range f.Instances {
+		f.Instances[i].Vars["read_only"] = "ON"
+	}
+	f.Instances[0].Sources = []Channel{{Source: f.Instances[2].Addr}}
+	if found := codes(judge(cfg, f)); slices.Contains(found, replicaBroken.code) {
+		t.Errorf("found %q", found)
+	}
+	f.Etcd = Etcd{}
+	if found := codes(judge(cfg, f)); !slices.Contains(found, replicaBroken.code) {
+		t.Errorf("before the first start: found %q", found)
+	}
+}

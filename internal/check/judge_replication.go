@@ -51,13 +51,15 @@ func checkStandbys(in input) []Finding {
 
 func checkChannels(in input) []Finding {
 	var fs []Finding
+	// Without etcd's quorum the active site has fenced itself: nobody can tell it from a standby that has stopped.
+	blind := in.active() == "" && (in.facts.Etcd.Err != nil || in.facts.Etcd.ReadErr != nil)
 	for _, x := range in.answered() {
 		for _, ch := range x.Sources {
 			place := mysqlPlace(x)
 			if ch.Name != "" {
 				place += " channel " + ch.Name
 			}
-			if (!ch.IO || !ch.SQL) && (x.Site != in.active() || in.cfg.Replication == config.DualMaster) {
+			if (!ch.IO || !ch.SQL) && !blind && (x.Site != in.active() || in.cfg.Replication == config.DualMaster) {
 				fs = append(fs, replicaBroken.at(place, fmt.Sprintf("IO thread %s%s, SQL thread %s%s", running(ch.IO), because(ch.IOErr), running(ch.SQL), because(ch.SQLErr))))
 			}
 			if ch.Delay > 0 {

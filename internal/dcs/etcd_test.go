@@ -223,8 +223,12 @@ func TestMinority(t *testing.T) {
 		}
 		return errors.Is(err, dcs.ErrNoQuorum) && errors.Is(err, dcs.ErrUnavailable)
 	})
-	if _, err := kv.Health(within(t, generous)); !errors.Is(err, dcs.ErrNoQuorum) {
+	members, err := kv.Health(within(t, generous))
+	if !errors.Is(err, dcs.ErrNoQuorum) {
 		t.Errorf("health: got %v, want ErrNoQuorum", err)
+	}
+	if members[0].Err != nil || len(members[0].Alarms) != 0 {
+		t.Errorf("the member that is left: %+v", members[0])
 	}
 }
 

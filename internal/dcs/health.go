@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // MemberStatus is what one endpoint says about itself.
@@ -35,6 +37,9 @@ func (e *Etcd) Health(ctx context.Context) ([]MemberStatus, error) {
 	asking.Wait()
 	return members, verdict(members)
 }
+
+// noLeader stands among a member's errors, and is no alarm: LeaderID says it.
+var noLeader = rpctypes.ErrorDesc(rpctypes.ErrGRPCNoLeader)
 
 func verdict(members []MemberStatus) error {
 	answered := false
@@ -71,7 +76,8 @@ func (p *endpoint) status(ctx context.Context) MemberStatus {
 	}
 	m.ID, m.LeaderID = resp.Header.MemberId, resp.Leader
 	m.Leader = m.LeaderID != 0 && m.LeaderID == m.ID
-	m.Version, m.RaftTerm, m.DBSize, m.Alarms = resp.Version, resp.RaftTerm, resp.DbSize, resp.Errors
+	m.Version, m.RaftTerm, m.DBSize = resp.Version, resp.RaftTerm, resp.DbSize
+	m.Alarms = slices.DeleteFunc(resp.Errors, func(text string) bool { return text == noLeader })
 	return m
 }
 
