@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,9 +50,18 @@ func (outside) Dial(ctx context.Context, to netip.AddrPort) error {
 	return conn.Close()
 }
 
-// Instance asks by the admin account, and logs in by the probe account.
+// Instance asks by the admin account, and logs in by the probe account. A step of a switch or of a rejoin kills every other session of the
+// admin account: one that was cut off is begun anew, once, and is no finding.
 func (o outside) Instance(ctx context.Context, at cluster.Instance) Instance {
-	var x Instance
+	x, err := o.instance(ctx, at)
+	if cause, _ := mysql.Classify(ctx, err); err != nil && (cause == health.Reset || cause == health.Protocol) {
+		x, _ = o.instance(ctx, at) // what is wrong then stands in x
+	}
+	return x
+}
+
+// instance is one try; the error is the first that the admin account met.
+func (o outside) instance(ctx context.Context, at cluster.Instance) (x Instance, first error) {
 	server := mysql.Server{Addr: at.Addr, Account: account(o.cfg.MySQL.Admin), Timeout: callTimeout}
 	sent := time.Now()
 	conn, err := server.Connect(ctx)
@@ -59,22 +69,24 @@ func (o outside) Instance(ctx context.Context, at cluster.Instance) Instance {
 	if err != nil {
 		cause, _ := mysql.Classify(ctx, err)
 		x.Err, x.Login, x.Foreign = err, cause == health.Config, errors.Is(err, mysql.ErrUnsupported)
-		return x
+		return x, err
 	}
 	defer conn.Close()
 	in, err := conn.Inspect(ctx)
 	if err != nil {
 		x.Err = err
-		return x
+		return x, err
 	}
 	x.fill(in)
-	if x.Admin.Name, err = conn.Account(ctx); err != nil {
-		x.Gaps = append(x.Gaps, err)
+	gap := func(err error) {
+		if err != nil {
+			x.Gaps, first = append(x.Gaps, err), cmp.Or(first, err)
+		}
 	}
+	x.Admin.Name, err = conn.Account(ctx)
+	gap(err)
 	rights, err := conn.Rights(ctx)
-	if err != nil {
-		x.Gaps = append(x.Gaps, err)
-	}
+	gap(err)
 	x.Lacks = rights.Lacks
 	for _, name := range rights.Passing {
 		if strings.HasPrefix(name, "'") { // an account or a role; else it says why there is no list
@@ -85,7 +97,7 @@ func (o outside) Instance(ctx context.Context, at cluster.Instance) Instance {
 	}
 	server.Account = account(o.cfg.MySQL.Probe)
 	x.Probe = probeAccount(ctx, server)
-	return x
+	return x, first
 }
 
 func account(a config.Account) mysql.Account {

@@ -146,6 +146,48 @@ func (w world) found(t *testing.T) []string {
 	return codes(slices.DeleteFunc(fs, func(f Finding) bool { return f.Code == unseen || f.Code == mysqlSlow.code })) // a busy machine is slow
 }
 
+// cutOnce passes connections on to the server, and cuts the first that speaks on after its login, as a step's KILL does.
+func cutOnce(t *testing.T, to netip.AddrPort) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for n := 0; ; n++ {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to.String())
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(server, client); _ = server.Close() }()
+			go func() {
+				if n == 0 {
+					_, _ = io.CopyN(client, server, 1000) // greeting, login and the first answers
+				} else {
+					_, _ = io.Copy(client, server)
+				}
+				_ = client.Close()
+			}()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// A session that is killed while it looks is begun anew: a switch that runs beside the check is no finding.
+func TestKilledSessionIsNoFinding(t *testing.T) {
+	w := newWorld(t)
+	at := cluster.Instance{Shard: "s1", Addr: cutOnce(t, w.a.Addr)}
+	if x := Outside(w.cfg, slog.New(slog.DiscardHandler)).Instance(t.Context(), at); x.Err != nil || len(x.Gaps) > 0 || x.Vars["server_id"] != "11" {
+		t.Errorf("%v, gaps %v", x.Err, x.Gaps)
+	}
+}
+
 // TestRealServers breaks one thing after the other on real servers, and mends it again.
 func TestRealServers(t *testing.T) {
 	w := newWorld(t)
