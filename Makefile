@@ -2,6 +2,8 @@
 # The laboratory runs as root, in network namespaces of its own; it touches nothing of the machine and leaves nothing.
 
 GOLANGCI = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+# The build number: `go build` stamps none where git's own checks fail, as in a clone of another user's.
+COMMIT = github.com/baton-ha/baton/internal/cli.commit
 ifneq ($(shell id -u),0)
 SUDO = sudo
 endif
@@ -18,7 +20,7 @@ setup: ## install what the laboratory needs, once
 	@scripts/setup
 
 build: ## bin/baton, bin/batonlab
-	go build -buildvcs=auto -o bin/ ./cmd/baton ./cmd/batonlab
+	go build -ldflags "-X $(COMMIT)=$$(git rev-parse --short=12 HEAD 2>/dev/null)" -o bin/ ./cmd/baton ./cmd/batonlab
 
 demo: setup build ## one failover, told as it happens
 	@$(SUDO) timeout 120 bin/batonlab demo

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -39,16 +40,20 @@ func runCommand() *cli.Command {
 	}
 }
 
-// version is what the build says: the module's version, or the commit.
+// commit is set by the linker (Makefile); empty: built otherwise.
+var commit string
+
+// version is what the build says: the module's version, and the commit where it is known.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
+	known := commit
 	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return info.Main.Version + " " + s.Value[:12]
+		if s.Key == "vcs.revision" && known == "" {
+			known = s.Value[:min(12, len(s.Value))]
 		}
 	}
-	return info.Main.Version
+	return strings.TrimSpace(info.Main.Version + " " + known)
 }
